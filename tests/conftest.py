@@ -121,7 +121,7 @@ def fresh_bundle(
     from whiten_export.pipeline.export_model import export_bundle
     from whiten_export.pipeline.recipe import Recipe
 
-    recipe = Recipe.of(str(checkpoint("bert")), layers=(1, -1), whitening="pca", corpus=(str(corpus_file),))
+    recipe = Recipe(str(checkpoint("bert")), layers=(1, -1), whitening="pca", corpus=(str(corpus_file),))
     return once(tmp_path_factory, "tiny", lambda path: export_bundle(recipe, path))
 
 
@@ -152,7 +152,7 @@ def minilm_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from whiten_export.pipeline.export_model import export_bundle
     from whiten_export.pipeline.recipe import Recipe
 
-    recipe = Recipe.of("minilm", layers=(1, 6), whitening="pca", max_sentences=2000)
+    recipe = Recipe("minilm", layers=(1, 6), whitening="pca", max_sentences=2000)
     return once(tmp_path_factory, "minilm", lambda path: export_bundle(recipe, path))
 
 
@@ -162,7 +162,7 @@ def minilm_int8_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from whiten_export.pipeline.export_model import export_bundle
     from whiten_export.pipeline.recipe import Recipe
 
-    recipe = Recipe.of("minilm", layers=(1, 6), whitening="pca", max_sentences=2000, precision="int8")
+    recipe = Recipe("minilm", layers=(1, 6), whitening="pca", max_sentences=2000, precision="int8")
     return once(tmp_path_factory, "minilm-int8", lambda path: export_bundle(recipe, path))
 
 

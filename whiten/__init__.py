@@ -11,13 +11,9 @@ from typing import Any
 _PLACES = {
     "export_bundle": "whiten_export.pipeline.export_model",
     "export_vectors": "whiten_export.pipeline.export_vectors",
-    "GraphChoice": "whiten_export.pipeline.recipe",
     "Recipe": "whiten_export.pipeline.recipe",
-    "VectorRecipe": "whiten_export.pipeline.recipe",
-    "WhiteningChoice": "whiten_export.pipeline.recipe",
     "fit_bundle": "whiten_export.pipeline.refit_files",
     "refit_bundle": "whiten_export.pipeline.refit_files",
-    "SourceChoice": "whiten_export.sources.choice",
     "Export": "whiten_export.writing.client_files",
     "Manifest": "whiten_runtime.bundle.manifest",
     "Agreement": "whiten_runtime.bundle.parity",

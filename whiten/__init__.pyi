@@ -2,13 +2,9 @@
 
 from whiten_export.pipeline.export_model import export_bundle as export_bundle
 from whiten_export.pipeline.export_vectors import export_vectors as export_vectors
-from whiten_export.pipeline.recipe import GraphChoice as GraphChoice
 from whiten_export.pipeline.recipe import Recipe as Recipe
-from whiten_export.pipeline.recipe import VectorRecipe as VectorRecipe
-from whiten_export.pipeline.recipe import WhiteningChoice as WhiteningChoice
 from whiten_export.pipeline.refit_files import fit_bundle as fit_bundle
 from whiten_export.pipeline.refit_files import refit_bundle as refit_bundle
-from whiten_export.sources.choice import SourceChoice as SourceChoice
 from whiten_export.writing.client_files import Export as Export
 from whiten_runtime.bundle.manifest import Manifest as Manifest
 from whiten_runtime.bundle.parity import Agreement as Agreement

@@ -38,12 +38,12 @@ OURS = "whiten fp16"
 
 def exported(folder: Path, source: Path, precision: str) -> Path:
     """Export the last layer, not whitened, as the others compute it."""
-    recipe = Recipe.of(
+    recipe = Recipe(
         str(source),
         layers=(-1,),
         whitening=None,
         max_length=LONGEST,
-        precision=precision,
+        precision=precision,  # type: ignore[arg-type]
         target="cuda",
     )
     return export_bundle(recipe, folder / precision, replace=True).path

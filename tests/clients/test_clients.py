@@ -43,12 +43,12 @@ def bundles(
     folder = tmp_path_factory.mktemp("for-clients")
     corpus = (str(corpus_file),)
     recipes = {
-        "normalised": Recipe.of("minilm", layers=(1,), max_sentences=2000, dim=128, normalize=True, max_length=64),
+        "normalised": Recipe("minilm", layers=(1,), max_sentences=2000, dim=128, normalize=True, max_length=64),
         # The last dimensions of a random network would be rounding, multiplied by their whitening.
-        "roberta": Recipe.of(str(checkpoint("roberta")), corpus=corpus, dim=16),
-        "int8-vectors": Recipe.of("minilm", layers=(1,), whitening="pca", max_sentences=2000, round_to="int8"),
-        "words": Recipe.of(str(words_file), corpus=corpus),
-        "sif": Recipe.of(str(words_file), pooling="sif", corpus=corpus),
+        "roberta": Recipe(str(checkpoint("roberta")), corpus=corpus, dim=16),
+        "int8-vectors": Recipe("minilm", layers=(1,), whitening="pca", max_sentences=2000, round_to="int8"),
+        "words": Recipe(str(words_file), corpus=corpus),
+        "sif": Recipe(str(words_file), pooling="sif", corpus=corpus),
     }
     return [minilm_bundle, *(export_bundle(recipe, folder / name).path for name, recipe in recipes.items())]
 

@@ -93,10 +93,10 @@ def test_bundles_of_each_family_equal_pytorch(
     directory = checkpoint(family, WIDENED)
     encoder = optimum(directory)
     for pooling in ("mean", "cls", "last"):
-        recipe = Recipe.of(str(encoder), pooling=pooling, dim=DIM, corpus=corpus)
+        recipe = Recipe(str(encoder), pooling=pooling, dim=DIM, corpus=corpus)
         check(export_bundle(recipe, tmp_path / pooling).path, directory, encoder)
     for precision in ("fp16", "int8"):
-        recipe = Recipe.of(str(encoder), dim=DIM, precision=precision, corpus=corpus)
+        recipe = Recipe(str(encoder), dim=DIM, precision=precision, corpus=corpus)
         check(export_bundle(recipe, tmp_path / precision).path, directory, encoder)
 
 
@@ -104,7 +104,7 @@ def test_bundles_of_each_family_equal_pytorch(
 def test_bundle_of_minilm_equals_pytorch(
     precision: str, real_encoder: Path, minilm_checkpoint: Path, corpus: tuple[str], tmp_path: Path
 ) -> None:
-    recipe = Recipe.of(str(real_encoder), dim=DIM, precision=precision, corpus=corpus, max_length=64)
+    recipe = Recipe(str(real_encoder), dim=DIM, precision=precision, corpus=corpus, max_length=64)
     exported = export_bundle(recipe, tmp_path / "b")
     assert exported.manifest.layers == (6,)
     check(exported.path, minilm_checkpoint, real_encoder)
@@ -130,7 +130,7 @@ def test_older_opset_is_converted(
     directory = checkpoint(family)
     encoder = optimum(directory, "--opset", 14)
     assert [entry.version for entry in onnx.load(encoder / "model.onnx").opset_import if not entry.domain] == [14]
-    exported = export_bundle(Recipe.of(str(encoder), dim=16, corpus=corpus), tmp_path / "b")
+    exported = export_bundle(Recipe(str(encoder), dim=16, corpus=corpus), tmp_path / "b")
     assert exported.manifest.opset >= 18
     check(exported.path, directory, encoder)
 
@@ -144,7 +144,7 @@ def test_layers_are_chosen_from_hidden_state_outputs(
     run_client("hidden_states", directory, encoder)
     assert names_of(encoder) == ["last_hidden_state", *(f"hidden_states.{n}" for n in range(LAYERS + 1))]
     for layers, want in ((None, (1, LAYERS)), ((0,), (0,)), ((2, -1), (2, LAYERS)), ((-1,), (LAYERS,))):
-        recipe = Recipe.of(str(encoder), layers=layers, corpus=corpus)
+        recipe = Recipe(str(encoder), layers=layers, corpus=corpus)
         exported = export_bundle(recipe, tmp_path / "b", replace=True)
         assert exported.manifest.layers == want
         check(exported.path, directory, encoder)
@@ -161,6 +161,6 @@ def test_external_weights_are_read(
     constants = [node.attribute[0].t for node in graph.node if node.op_type == "Constant"]
     assert [tensor for tensor in constants if tensor.data_location == onnx.TensorProto.EXTERNAL]
     assert (encoder / "model.onnx_data").is_file()
-    bundle = export_bundle(Recipe.of(str(encoder), dim=16, corpus=corpus), tmp_path / "b").path
+    bundle = export_bundle(Recipe(str(encoder), dim=16, corpus=corpus), tmp_path / "b").path
     assert (bundle / "onnx" / "model.onnx_data").is_file() == (widened == WIDENED)
     check(bundle, directory, encoder)

@@ -169,7 +169,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     recipes = {"minilm": {}, "minilm-l0-l1": {"layers": (0, 1), "max_sentences": 2000}}
 
     def made(name: str) -> Path:
-        recipe = Recipe.of("minilm", **recipes[name])
+        recipe = Recipe("minilm", **recipes[name])
         return once(tmp_path_factory, f"howto/{name}", lambda path: export_bundle(recipe, path))
 
     return made

@@ -93,7 +93,7 @@ def recipes(
         return str(once(tmp_path_factory, f"edge-published/{name}", lambda path: save_published(name, path)))
 
     def bert(**choices: Any) -> Callable[[], Any]:
-        return lambda: Recipe.of(
+        return lambda: Recipe(
             str(checkpoint("bert")), **{"layers": (1, -1), "whitening": "pca", "dim": 16, "corpus": corpus} | choices
         )
 
@@ -103,15 +103,15 @@ def recipes(
         "int8": bert(precision="int8"),
         "lookup": bert(layers=(0,), precision="int8"),
         "int8-vectors": bert(round_to="int8"),
-        "cls": lambda: Recipe.of(
+        "cls": lambda: Recipe(
             str(checkpoint("roberta")), pooling="cls", layers=(-1,), whitening="pca", dim=16, corpus=corpus
         ),
-        "last": lambda: Recipe.of(
+        "last": lambda: Recipe(
             str(checkpoint("gpt2")), pooling="last", layers=(-1,), whitening="pca", dim=16, corpus=corpus
         ),
-        "sif": lambda: Recipe.of(str(words), pooling="sif", corpus=corpus),
+        "sif": lambda: Recipe(str(words), pooling="sif", corpus=corpus),
         # Prompts, and two Dense.
-        "embeddinggemma": lambda: Recipe.of(published("embeddinggemma")),
+        "embeddinggemma": lambda: Recipe(published("embeddinggemma")),
     }
 
 

@@ -37,7 +37,7 @@ def lookup(tmp_path_factory: pytest.TempPathFactory, minilm_checkpoint: Path) ->
     from whiten_export.pipeline.export_model import export_bundle
     from whiten_export.pipeline.recipe import Recipe
 
-    recipe = Recipe.of("minilm", layers=(0,), precision="int8", whitening="pca", max_sentences=4000)
+    recipe = Recipe("minilm", layers=(0,), precision="int8", whitening="pca", max_sentences=4000)
     return once(tmp_path_factory, "edge-bundles/minilm-l0", lambda path: export_bundle(recipe, path))
 
 

@@ -11,7 +11,7 @@ from transformers import AutoModel, BertConfig, BertModel, LlamaConfig, LlamaMod
 
 from whiten_export.proof.gate import Definition, Request, compute_expected
 from whiten_export.proof.probe_texts import token_batches
-from whiten_export.proof.reference import Composition, Head
+from whiten_export.proof.reference import Composition
 from whiten_export.sources.load.network import keeps_nothing
 from whiten_export.sources.load.pytorch import TorchReference
 from whiten_runtime.reporter import Reporter
@@ -44,9 +44,9 @@ class Fake:
 
 
 def expected(reference: object) -> list[np.ndarray]:
-    definition = Definition(reference, Composition((0,)), Head(None, False), 2)  # type: ignore[arg-type]
+    definition = Definition(reference, Composition((0,)), 2)  # type: ignore[arg-type]
     found = compute_expected(definition, REQUESTS, token_batches(16, 90, 0), Reporter())
-    return [found.probes.unwhitened, *found.batch_vectors, *found.unwhitened]
+    return [found.probes.unwhitened, *found.batch_unwhitened, *found.unwhitened]
 
 
 def test_vectors_do_not_depend_on_the_number_of_workers() -> None:
@@ -74,9 +74,9 @@ def test_a_network_gives_the_same_bytes_in_one_thread_and_in_several(checkpoint:
         for threads in (1, 3):
             torch.set_num_threads(threads)
             reference = TorchReference(network, (1,), "mean", in_threads=True)
-            definition = Definition(reference, Composition((1,)), Head(None, False), network.config.hidden_size)
+            definition = Definition(reference, Composition((1,)), network.config.hidden_size)
             vectors = compute_expected(definition, [PROBES], token_batches(16, 90, 0), Reporter())
-            found.append([vectors.probes.unwhitened, *vectors.batch_vectors])
+            found.append([vectors.probes.unwhitened, *vectors.batch_unwhitened])
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

@@ -42,7 +42,7 @@ def _needs_a_gpu() -> None:
 def test_vectors_on_cuda_pass_the_parity_gate(
     checkpoint: Callable[..., Path], tmp_path: Path, family: str, precision: Precision, target: str
 ) -> None:
-    recipe = Recipe.of(
+    recipe = Recipe(
         str(checkpoint(family, 4)),
         precision=precision,
         target=target,
@@ -77,7 +77,7 @@ def test_gpu_memory_limit_is_accepted(tiny_bundle: Path) -> None:
 def test_single_text_requests_replayed_by_cuda_graphs_pass_the_gate(
     checkpoint: Callable[..., Path], tmp_path: Path, precision: Precision
 ) -> None:
-    recipe = Recipe.of(str(checkpoint("bert", 4)), precision=precision, target="cuda", max_sentences=600)
+    recipe = Recipe(str(checkpoint("bert", 4)), precision=precision, target="cuda", max_sentences=600)
     export_bundle(recipe, tmp_path / "bundle")
     gate = GATES[precision]
     with Encoder(tmp_path / "bundle", device="cuda", cuda_graphs=True) as graphs, Encoder(tmp_path / "bundle") as cpu:
@@ -93,7 +93,7 @@ def test_single_text_requests_replayed_by_cuda_graphs_pass_the_gate(
 def test_batches_that_are_too_large_for_the_memory_run_in_parts(
     checkpoint: Callable[..., Path], tmp_path: Path, target: str
 ) -> None:
-    recipe = Recipe.of(
+    recipe = Recipe(
         str(checkpoint("bert", 4)),
         target=target,  # type: ignore[arg-type]
         max_sentences=600,
@@ -106,7 +106,7 @@ def test_batches_that_are_too_large_for_the_memory_run_in_parts(
 
 
 def test_strict_normalisations_are_not_less_accurate(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    recipe = Recipe.of(str(checkpoint("bert", 4)), precision="fp16", target="cuda", max_sentences=600)
+    recipe = Recipe(str(checkpoint("bert", 4)), precision="fp16", target="cuda", max_sentences=600)
     export_bundle(recipe, tmp_path / "bundle")
     loose = [(CUDA_PROVIDER, {"enable_skip_layer_norm_strict_mode": 0})]
     with Encoder(tmp_path / "bundle", device="cuda") as exact, Encoder(tmp_path / "bundle", loose) as other:

@@ -32,7 +32,6 @@ from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.export_model import CALIBRATION_SENTENCES, export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.reference import Composition
-from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.describe import families
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.model import TokenModel
@@ -112,7 +111,7 @@ def exported(
     corpus.write_text("\n".join(CORPUS), "utf-8")
     layers = ",".join(map(str, TRACED))
     result = ok("export", directory, "--layers", layers, "--corpus", corpus, "--out", bundle)
-    model = open_model(resolve(str(directory), None, False), SourceChoice(str(directory)))
+    model = open_model(resolve(str(directory), None, False))
     return Exported(request.param, directory, result, bundle, model, full_model_vectors(directory))
 
 
@@ -233,6 +232,6 @@ def check(
 @pytest.mark.slow
 def test_constant_first_token_is_refused(checkpoint: Callable[[str, int], Path], corpus_file: Path) -> None:
     """A decoder's first token attends only to itself, and is <s> in every text."""
-    recipe = Recipe.of(str(checkpoint("llama", WIDENED)), layers=TRACED, pooling="cls", corpus=(str(corpus_file),))
+    recipe = Recipe(str(checkpoint("llama", WIDENED)), layers=TRACED, pooling="cls", corpus=(str(corpus_file),))
     with pytest.raises(UsageError, match="first token never changes"):
         export_bundle(recipe, corpus_file.with_name("bundle"))

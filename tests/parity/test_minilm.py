@@ -26,7 +26,7 @@ TEXTS = [*sentences(200), "", "long " * 600, "Ünïcödé 日本 👩‍👧"]
 @pytest.fixture(scope="module")
 def raw_top(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     """Export layer 6, mean, not whitened, normalised in the graph: the vectors that the checkpoint was trained for."""
-    recipe = Recipe.of("minilm", layers=(6,), whitening=None, normalize=True)
+    recipe = Recipe("minilm", layers=(6,), whitening=None, normalize=True)
     return Encoder(export_bundle(recipe, tmp_path_factory.mktemp("bundles") / "raw").path)
 
 
@@ -42,7 +42,7 @@ def test_vectors_equal_sentence_transformers(raw_top: Encoder, minilm_checkpoint
 def test_cls_vectors_equal_sentence_transformers(minilm_checkpoint: Path, tmp_path: Path) -> None:
     word = modules.Transformer(str(minilm_checkpoint), max_seq_length=64)
     theirs = SentenceTransformer(modules=[word, modules.Pooling(384, pooling_mode="cls")], device="cpu").encode(TEXTS)
-    recipe = Recipe.of("minilm", layers=(-1,), pooling="cls", whitening=None, max_length=64)
+    recipe = Recipe("minilm", layers=(-1,), pooling="cls", whitening=None, max_length=64)
     with Encoder(export_bundle(recipe, tmp_path / "cls").path) as encoder:
         agreement = compare(encoder.encode(TEXTS), theirs)
     assert agreement.max_difference < 2e-6, str(agreement)

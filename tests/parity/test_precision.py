@@ -32,7 +32,7 @@ def minilm(minilm_bundle: Path, request: pytest.FixtureRequest, tmp_path_factory
             return Encoder(minilm_bundle)
         if precision == "int8":
             return Encoder(request.getfixturevalue("minilm_int8_bundle"))
-        recipe = Recipe.of("minilm", layers=(1, 6), whitening="pca", max_sentences=2000, precision=precision)
+        recipe = Recipe("minilm", layers=(1, 6), whitening="pca", max_sentences=2000, precision=precision)
         return Encoder(export_bundle(recipe, tmp_path_factory.mktemp("precisions") / precision).path)
 
     return opened
@@ -105,7 +105,7 @@ def test_int8_and_float16_of_a_small_network_pass_the_gate(
 
     Other families are in tests/parity/test_families.py.
     """
-    recipe = Recipe.of(str(checkpoint("bert")), layers=(1, 4), whitening=None, precision=precision)
+    recipe = Recipe(str(checkpoint("bert")), layers=(1, 4), whitening=None, precision=precision)
     bundle = export_bundle(recipe, tmp_path / "bundle")
     assert bundle.manifest.precision == precision
     integers = ("", "MatMulInteger") in scan_graph(bundle.path / MODEL_FILE).operators
@@ -114,7 +114,7 @@ def test_int8_and_float16_of_a_small_network_pass_the_gate(
 
 @pytest.mark.slow
 def test_lookup_table_in_int8_is_small_and_accurate(tmp_path: Path) -> None:
-    recipe = Recipe.of("minilm", layers=(0,), whitening="pca", max_sentences=2000, precision="int8")
+    recipe = Recipe("minilm", layers=(0,), whitening="pca", max_sentences=2000, precision="int8")
     manifest = export_bundle(recipe, tmp_path / "bundle").manifest
     assert graph_bytes(manifest) < 15e6
     assert manifest.parity is not None

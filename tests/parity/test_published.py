@@ -15,7 +15,6 @@ from whiten import Encoder
 from whiten_export.pipeline import choose_whitening
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.opening import choose_max_seq_length, open_model
 from whiten_export.writing.client_files import write_tokenizer
@@ -87,7 +86,7 @@ def test_vectors_that_auto_does_not_whiten_are_normalised_as_published(
     pairs = tmp_path / "pairs.tsv"
     lines = "".join(f"{number % 5}.0\tThe cat {number}.\tA dog {number}.\n" for number in range(30))
     pairs.write_text(f"score\tsentence1\tsentence2\n{lines}", "utf-8")
-    recipe = Recipe.of(str(folder("bge-small")), whitening="auto", dev=str(pairs), max_sentences=300)
+    recipe = Recipe(str(folder("bge-small")), whitening="auto", dev=str(pairs), max_sentences=300)
     with Encoder(export_bundle(recipe, tmp_path / "bundle").path) as encoder:
         assert (encoder.manifest.normalize, encoder.manifest.whitening) == (True, None)
         want = peer(folder("bge-small")).encode(TEXTS, batch_size=1)
@@ -108,7 +107,7 @@ def test_published_model_is_kept_where_no_whitening_is_named(folder: Callable[[s
 def test_lower_precisions_keep_direction_and_norm(
     folder: Callable[[str], Path], precision: Precision, tmp_path: Path
 ) -> None:
-    recipe = Recipe.of(str(folder("labse")), precision=precision)
+    recipe = Recipe(str(folder("labse")), precision=precision)
     with Encoder(export_bundle(recipe, tmp_path / "bundle").path) as encoder:
         want = peer(folder("labse")).encode(TEXTS, batch_size=1)
         assert GATES[precision].passes(compare(encoder.encode(TEXTS), want))
@@ -119,7 +118,7 @@ def test_tokens_are_those_of_sentence_transformers(folder: Callable[[str], Path]
     """Texts around the maximum length, and the tokens that end a text: once, where the model's tokenizer adds them."""
     model = peer(folder(name))
     checkpoint = resolve(str(folder(name)))
-    source = open_model(checkpoint, SourceChoice(str(folder(name)), pooling=checkpoint.pooling))
+    source = open_model(checkpoint)
     length = choose_max_seq_length(checkpoint, source.positions, source.tokenizer, None)
     write_tokenizer(tmp_path, source.tokenizer, length)
     tokenizer = Tokenizer(tmp_path / "tokenizer.json", length, source.tokenizer.truncation_side)

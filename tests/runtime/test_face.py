@@ -16,11 +16,10 @@ import whiten
 PUBLIC = """
 Agreement AlignmentRecord AsyncEncoder Batcher BatcherCounters BatcherStats BundleError CandidateRecord ChoiceRecord
 Coder Codes Corpus CorpusRecord DataError DeadlineExceededError Drift DriftMonitor Encoder Export FileRecord
-GraphChoice IntegrityError IsotropyRecord Manifest MissingPackageError Nearest NoVectorError OverloadedError
-ParityError ParityRecord ProgressBar ProviderError QuantizationRecord Recipe Reporter SettledRecord Signature
-SignatureError Source SourceChoice TextError TooLongError UnsafeModelError UsageError VectorRecipe VectorWhitener
-WhitenError Whitening WhiteningChoice WhiteningRecord WhiteningSpec __version__ export_bundle export_vectors
-fit_bundle refit_bundle sign_bundle verify_signature
+IntegrityError IsotropyRecord Manifest MissingPackageError Nearest NoVectorError OverloadedError ParityError
+ParityRecord ProgressBar ProviderError QuantizationRecord Recipe Reporter SettledRecord Signature SignatureError
+Source TextError TooLongError UnsafeModelError UsageError VectorWhitener WhitenError Whitening WhiteningRecord
+WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle sign_bundle verify_signature
 """
 
 HEAVY = (

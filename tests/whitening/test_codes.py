@@ -326,12 +326,12 @@ def test_coder_of_a_bundle(tiny_bundle: Path, tiny: Encoder) -> None:
 
 @pytest.mark.parametrize("method", ["pca", "zca", "cholesky", "pca-cor", "zca-cor"])
 def test_axes_do_not_depend_on_the_rotation_of_a_full_whitening(tmp_path: Path, method: str) -> None:
-    from whiten import VectorRecipe, VectorWhitener, WhiteningSpec, export_vectors
+    from whiten import VectorWhitener, WhiteningSpec, export_vectors
 
     vectors = sample(900, 12)
     np.save(tmp_path / "v.npy", vectors)
     spec = WhiteningSpec(method)  # type: ignore[arg-type]
-    bundle = export_vectors(VectorRecipe(tmp_path / "v.npy", "x", spec=spec), tmp_path / "b").path
+    bundle = export_vectors(tmp_path / "v.npy", tmp_path / "b", name="x", spec=spec).path
     centred = vectors - vectors.mean(axis=0, dtype=np.float64)
     values, basis = np.linalg.eigh(np.cov(centred.T))
     coder = Coder.of(bundle, 4)

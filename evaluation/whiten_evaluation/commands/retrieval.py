@@ -104,9 +104,7 @@ def retrieval(
                 run.reporter.stage(f"{name}: {collection.name}, {len(collection.documents):,} documents")
                 with run.reporter.bar("texts", count) as advance:
                     found[collection.name] += search(name, path, collection, embed, ways, whitening, advance)
-    scores = {
-        collection.name: score_rows(collection, found[collection.name]) for collection in collections
-    }
+    scores = {collection.name: score_rows(collection, found[collection.name]) for collection in collections}
     rows = [_cells(score) for of_collection in scores.values() for score in of_collection]
     if len(collections) > 1:
         for own in zip(*scores.values(), strict=True):

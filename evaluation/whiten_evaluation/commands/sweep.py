@@ -11,7 +11,7 @@ import msgspec
 from whiten_evaluation.commands.options import data_option, tasks_option
 from whiten_evaluation.tasks.retrieval_files import has_collections, read_collections
 from whiten_evaluation.tasks.sts_files import parse_tasks, read_sts
-from whiten_export.sources.choice import parse_numbers
+from whiten_export.sources.layers import parse_numbers
 from whiten_export.writing.staging import Kind, check_place, staged
 from whiten_runtime.bundle.records import Pooling, PoolingMode
 from whiten_runtime.commands import console

@@ -15,8 +15,8 @@ from whiten_evaluation.sweep.retrieval import score_search, texts_of
 from whiten_evaluation.sweep.search import Search
 from whiten_evaluation.tasks.retrieval_files import Collection
 from whiten_evaluation.tasks.sts_files import StsData
-from whiten_export.sources.choice import SourceChoice, resolve_layers
 from whiten_export.sources.describe.checkpoint import resolve
+from whiten_export.sources.layers import resolve_layers
 from whiten_export.sources.opening import choose_max_seq_length, open_model
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import UsageError
@@ -50,8 +50,7 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
     checkpoint = resolve(plan.model, plan.revision, plan.trust_remote_code)
     if checkpoint.kind == "words":
         raise UsageError(f"'{plan.model}' is word vectors, which have one layer; nothing to sweep over")
-    choice = SourceChoice(plan.model, revision=plan.revision, trust_remote_code=plan.trust_remote_code)
-    model = open_model(checkpoint, choice)
+    model = open_model(checkpoint, plan.trust_remote_code)
     depth, width = model.record.num_hidden_layers, model.record.hidden_size
     layers = resolve_layers(plan.layers or model.layers, depth, model.layers)
     if len(layers) < 2:

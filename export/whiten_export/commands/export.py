@@ -8,8 +8,8 @@ import click
 
 from whiten_export.commands import shared
 from whiten_export.graph.poolings import POOLINGS
-from whiten_export.pipeline.recipe import Recipe, VectorRecipe
-from whiten_export.sources.choice import parse_numbers
+from whiten_export.pipeline.recipe import Recipe
+from whiten_export.sources.layers import parse_numbers
 from whiten_runtime.bundle.records import Outputs, Precision, Target, VectorType
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import ConsoleReporter, json_option, one_line_errors, quiet_option
@@ -207,18 +207,27 @@ def export(
     if from_vectors is not None:
         _refuse_for_vectors()
         spec = WhiteningSpec(whitening or "pca", dim, beta, parse_shrinkage(shrinkage))  # type: ignore[arg-type]
-        of_vectors = VectorRecipe(from_vectors, model, column, spec, bool(normalize), choices["round_to"])
         with needing("export"):
             from whiten_export.pipeline.export_vectors import export_vectors
-        result = export_vectors(of_vectors, out, force, reporter)
+        result = export_vectors(
+            from_vectors,
+            out,
+            force,
+            reporter,
+            name=model,
+            column=column,
+            spec=spec,
+            normalize=bool(normalize),
+            round_to=choices["round_to"],
+        )
     elif model is None:
         raise UsageError("MODEL is missing; give a name of the catalogue (whiten models), a directory or a hub id")
     else:
-        recipe = Recipe.of(
+        recipe = Recipe(
             model,
             layers=None if layers is None else parse_numbers("layers", layers),
             matryoshka=None if matryoshka is None else parse_numbers("matryoshka", matryoshka, "256,128"),
-            whitening=None if whitening == "none" else whitening or "default",
+            whitening=None if whitening == "none" else whitening or "default",  # type: ignore[arg-type]
             dim=dim,
             beta=beta,
             shrinkage=parse_shrinkage(shrinkage),

@@ -10,7 +10,7 @@ import click
 
 from whiten_export.commands import shared
 from whiten_export.corpus.statistics import Statistics, load_statistics, save_statistics
-from whiten_export.pipeline.recipe import WhiteningChoice
+from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.records import VectorType
 from whiten_runtime.commands import console
@@ -215,17 +215,18 @@ def refit(
         raise UsageError("give either --corpus FILE or --stats FILE, to fit the new whitening on")
     if stats is not None and (column or max_sentences or all_sentences):
         raise UsageError("--column, --max-sentences and --all-sentences are for --corpus; leave them out")
-    asked = WhiteningChoice(
-        whitening or "default",
-        dim,
-        beta,
-        parse_shrinkage(shrinkage),
+    recipe = Recipe(
+        bundle,
+        whitening=whitening or "default",
+        dim=dim,
+        beta=beta,
+        shrinkage=parse_shrinkage(shrinkage),
         corpus=corpus or None,
         column=column,
         max_sentences=max_sentences,
         all_sentences=all_sentences,
     )
-    asked = replace(asked, method=whitening or asked.usual)
+    recipe = replace(recipe, whitening=whitening or recipe.usual_whitening)
     with needing("refit"):
         from whiten_export.pipeline.align import align_refit
         from whiten_export.pipeline.refit import fit_or_load_statistics, write_refit
@@ -235,18 +236,18 @@ def refit(
     options = SessionOptions(providers or (CPU_PROVIDER,))
     path = locate_bundle(bundle)
     if align_to is not None:
-        align_refit(align_to, read_manifest(path), asked.spec or WhiteningSpec(dimension=dim))
-    fitted = fit_or_load_statistics(path, asked, stats, options, reporter)
+        align_refit(align_to, read_manifest(path), recipe.spec or WhiteningSpec(dimension=dim))
+    statistics, spec, choice = fit_or_load_statistics(path, recipe, stats, options, reporter)
     result = write_refit(
         bundle,
-        fitted.statistics,
-        fitted.spec,
+        statistics,
+        spec,
         out,
         force,
         options,
         reporter,
         align_to=align_to,
-        choice=fitted.choice,
+        choice=choice,
         round_to=round_to,
     )
     shared.tell_written(result, reporter, as_json)

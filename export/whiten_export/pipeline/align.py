@@ -18,56 +18,56 @@ from whiten_whitening.maps import StoredMap, WhiteningMap, WhiteningSpec, read_m
 
 
 @dataclass(frozen=True)
-class Reference:
-    """Describes the bundle whose stored vectors are to stay usable."""
+class Aligned:
+    """Describes the bundle that a whitening is aligned to: its stored vectors are to stay usable."""
 
     path: str | Path  # the bundle as it was named
     manifest: Manifest  # manifest of the bundle
     map: StoredMap  # whitening of the bundle
 
 
-def open_reference(path: str | Path) -> Reference:
-    """Read the bundle to align with: a directory, or a repository of the model hub."""
+def open_aligned(path: str | Path) -> Aligned:
+    """Read the bundle to align to: a directory, or a repository of the model hub."""
     bundle = open_bundle(locate_bundle(path))
-    return Reference(path, bundle.manifest, read_map(bundle.path, bundle.manifest))
+    return Aligned(path, bundle.manifest, read_map(bundle.path, bundle.manifest))
 
 
-def check_reference(reference: Reference, origin: Origin, dimension: int) -> None:
-    """Check that a new map can be aligned with a reference."""
-    if difference := Origin.of(reference.manifest).difference(origin):
+def check_aligned(aligned_to: Aligned, manifest: Manifest, dimension: int) -> None:
+    """Check that a new map for a draft, to this dimension, can be aligned to a bundle."""
+    if difference := Origin.of(aligned_to.manifest).difference(Origin.of(manifest)):
         raise UsageError(
-            f"{reference.path} cannot be aligned to: it is of another model or of other layers ({difference})"
+            f"{aligned_to.path} cannot be aligned to: it is of another model or of other layers ({difference})"
         )
-    if reference.manifest.dimension != dimension:
+    if aligned_to.manifest.dimension != dimension:
         raise UsageError(
-            f"{reference.path} has vectors of {reference.manifest.dimension} dimensions, the new bundle of "
-            f"{dimension}; give --dim {reference.manifest.dimension}"
+            f"{aligned_to.path} has vectors of {aligned_to.manifest.dimension} dimensions, the new bundle of "
+            f"{dimension}; give --dim {aligned_to.manifest.dimension}"
         )
 
 
-def align_refit(path: str | Path, manifest: Manifest, spec: WhiteningSpec) -> tuple[Reference, WhiteningSpec]:
-    """Open the bundle that a refit of another bundle is aligned with; a nested map keeps as many dimensions as it."""
-    reference = open_reference(path)
+def align_refit(path: str | Path, manifest: Manifest, spec: WhiteningSpec) -> tuple[Aligned, WhiteningSpec]:
+    """Open the bundle that a refit of another bundle is aligned to; a nested map keeps as many dimensions as it."""
+    aligned_to = open_aligned(path)
     if spec.dimension is None and spec.method in NESTED_METHODS:
-        spec = replace(spec, dimension=reference.manifest.dimension)
-    check_reference(reference, Origin.of(manifest), spec.dimension or manifest.unwhitened_width)
-    return reference, spec
+        spec = replace(spec, dimension=aligned_to.manifest.dimension)
+    check_aligned(aligned_to, manifest, spec.dimension or manifest.unwhitened_width)
+    return aligned_to, spec
 
 
 def align_with(
-    reference: Reference, fitted: WhiteningMap, statistics: Statistics, report: Reporter
+    aligned_to: Aligned, fitted: WhiteningMap, statistics: Statistics, report: Reporter
 ) -> tuple[WhiteningMap, AlignmentRecord]:
-    """Turn a map onto that of a reference, and report how well vectors of the reference are found again."""
-    old, new = reference.map, align(fitted, reference.map.mean, reference.map.weight, statistics.moments)
+    """Turn a map onto that of a bundle, and report how well vectors of the bundle are found again."""
+    old, new = aligned_to.map, align(fitted, aligned_to.map.mean, aligned_to.map.weight, statistics.moments)
     rows = statistics.sample.vectors.astype(np.float64)
     found = fidelity((rows - old.mean) @ old.weight, (rows - new.mean) @ new.weight)
     record = AlignmentRecord(
-        space=space_of(reference.manifest),
+        space=space_of(aligned_to.manifest),
         median_cosine=found.median_cosine,
         self_recall=found.self_recall,
         sentences=found.sentences,
     )
-    said = f"stored vectors of {reference.path} beside new ones: {record.description}"
+    said = f"stored vectors of {aligned_to.path} beside new ones: {record.description}"
     if record.due:
         report.warn(f"{said}; compute the stored vectors again soon")
     else:

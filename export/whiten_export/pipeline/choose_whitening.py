@@ -1,10 +1,9 @@
 """Fit the whitening of an export, and the weights of its layers: what was asked for, or what suits the corpus."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import onnx_ir as ir
 import tokenizers
 
@@ -18,17 +17,18 @@ from whiten_export.corpus.statistics import (
 )
 from whiten_export.graph.builder import reopen_graph
 from whiten_export.graph.head import LAYERS_OUTPUT, set_shares
-from whiten_export.pipeline.align import Reference, align_with
-from whiten_export.pipeline.plan import Plan, is_tuned
-from whiten_export.pipeline.recipe import WhiteningChoice
+from whiten_export.pipeline.align import Aligned, align_with
+from whiten_export.pipeline.apply import Fit, is_tuned
+from whiten_export.pipeline.recipe import Recipe
+from whiten_export.pipeline.tools import Tools
+from whiten_export.pipeline.whitening_record import with_whitening
 from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
-from whiten_runtime.bundle.records import AlignmentRecord, ChoiceRecord, Source
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.records import ChoiceRecord
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.files.pairs import Pairs
 from whiten_runtime.inference.embedder import Embedder
-from whiten_runtime.inference.tokenizer import Tokenizer
-from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import Choice, choose_by_pairs, choose_by_rules, soft_weight
 from whiten_whitening.layer_weights import learn_weights
@@ -42,60 +42,55 @@ _OTHER_SCRIPTS = 0.15
 """Share of tokens in other scripts from which a model counts as multilingual: bert-base-uncased has 0.05."""
 
 
-@dataclass(frozen=True)
-class Decision:
-    """Holds the whitening of an export."""
-
-    fitted: WhiteningMap | None  # the affine map; None for no whitening
-    statistics: Statistics | None  # statistics that the map was fitted on; None if none was fitted
-    choice: ChoiceRecord | None  # the choice and its reason, where it was left to the export; otherwise None
-    alignment: AlignmentRecord | None = None  # how the map was turned onto that of another bundle; otherwise None
-
-
-def fit_whitening(
-    plan: Plan, graph: Path, tokenizer: Tokenizer, options: SessionOptions, report: Reporter
-) -> tuple[Plan, Decision]:
-    """Return the whitening that the plan asks for, and the plan without one where none suits."""
-    if plan.corpus is None:
-        return plan, Decision(None, None, _record(plan.settled, None))
-    asked = plan.recipe.whitening
-    whole = asked.all_sentences or asked.max_sentences is not None
-    report.stage(f"fitting on {plan.sentences:,} sentences{'' if whole else ' at most'}")
-    if BUILTIN_CORPUS in plan.recipe.whitening.sources and is_multilingual(plan.model.tokenizer.json):
+def fit_whitening(manifest: Manifest, graph: Path, tools: Tools) -> tuple[Manifest, WhiteningMap | None]:
+    """Set the whitening of a draft, and return its map, fitted on the vectors that a graph computes; None for none."""
+    if (fit_for := tools.fit) is None:
+        return manifest, None
+    recipe, report, pairs, sif = fit_for.recipe, tools.report, fit_for.pairs, manifest.pooling == "sif"
+    whole = recipe.all_sentences or recipe.max_sentences is not None
+    report.stage(f"fitting on {fit_for.sentences:,} sentences{'' if whole else ' at most'}")
+    if BUILTIN_CORPUS in recipe.sources and is_multilingual(tools.source.tokenizer.json):
         report.stage(
             f"{BUILTIN_CORPUS} is English, but the model knows other scripts: add --corpus FILE in your languages"
         )
-    choice, sif = None, plan.pooling == "sif"
-    with plan.embedder(graph, tokenizer, options, UNWHITENED_OUTPUT) as embedder:
-        choose = _chooser(plan, embedder) if asked.method == "auto" else None
-        with report.bar("sentences", plan.sentences) as bar:
-            if asked.all_sentences:
-                statistics = fit_corpus(plan.corpus, embedder, UNWHITENED_OUTPUT, bar)
+    choice = None
+    with tools.embedder(manifest, graph, UNWHITENED_OUTPUT) as embedder:
+        choose = _chooser(manifest, fit_for, embedder) if recipe.whitening == "auto" else None
+        with report.bar("sentences", fit_for.sentences) as bar:
+            if recipe.all_sentences:
+                statistics = fit_corpus(fit_for.corpus, embedder, UNWHITENED_OUTPUT, bar)
             else:
-                spec_of = (lambda moments: choose(moments).spec) if choose else lambda moments: asked.spec
-                statistics = fit_until_settled(plan.corpus, embedder, UNWHITENED_OUTPUT, spec_of, sif, bar)
-    spec = asked.spec
+                spec_of = (lambda moments: choose(moments).spec) if choose else lambda moments: recipe.spec
+                statistics = fit_until_settled(fit_for.corpus, embedder, UNWHITENED_OUTPUT, spec_of, sif, bar)
+    spec = recipe.spec
     if choose:
         choice = choose(statistics.moments)
         spec = choice.spec
-    fitted, alignment = fit(statistics.moments, spec, sif), None
-    if fitted is not None:
-        fitted, alignment = finish_map(fitted, statistics, plan.reference, report)
-    elif plan.reference is not None:
-        why = choice.why if choice else "none was fitted"
-        raise UsageError(f"there is no whitening to align to {plan.reference.path}: {why}")
-    elif choose:
-        plan = dataclasses.replace(plan, whitens=False)
-    return plan, Decision(fitted, statistics, _record(choice, plan.pairs), alignment)
+        record = ChoiceRecord(why=choice.why, pairs=pairs.record if pairs else None, candidates=choice.candidates)
+        manifest = msgspec.structs.replace(manifest, choice=record)
+    fitted = fit(statistics.moments, spec, sif)
+    if fitted is None:
+        if fit_for.aligned_to is not None:
+            why = choice.why if choice else "none was fitted"
+            raise UsageError(f"there is no whitening to align to {fit_for.aligned_to.path}: {why}")
+        return manifest, None
+    manifest, fitted = finish_map(manifest, fitted, statistics, fit_for.aligned_to, report)
+    if recipe.whitening is not None:  # the authors' normalisation is of vectors that are not whitened
+        normalize = bool(recipe.normalize) and manifest.vectors == "float32"
+        manifest = msgspec.structs.replace(manifest, normalize=normalize)
+    return manifest, fitted
 
 
 def finish_map(
-    fitted: WhiteningMap, statistics: Statistics, reference: Reference | None, report: Reporter
-) -> tuple[WhiteningMap, AlignmentRecord | None]:
-    """Report what is weak about a map, and turn it onto that of a reference, if there is one."""
+    manifest: Manifest, fitted: WhiteningMap, statistics: Statistics, aligned_to: Aligned | None, report: Reporter
+) -> tuple[Manifest, WhiteningMap]:
+    """Report what is weak about a map, turn it onto that of a bundle, if there is one, and describe it in the draft."""
     warn_of_few(fitted, statistics, report)
     warn_of_rank(fitted, report)
-    return (fitted, None) if reference is None else align_with(reference, fitted, statistics, report)
+    alignment = None
+    if aligned_to is not None:
+        fitted, alignment = align_with(aligned_to, fitted, statistics, report)
+    return with_whitening(manifest, fitted, statistics, alignment), fitted
 
 
 def warn_of_few(fitted: WhiteningMap, statistics: Statistics, report: Reporter) -> None:
@@ -119,38 +114,32 @@ def warn_of_rank(fitted: WhiteningMap, report: Reporter) -> None:
         report.warn(f"only {fitted.rank} of {kept} dimensions carry something; the others come out near 0")
 
 
-def _chooser(plan: Plan, embedder: Embedder) -> Callable[[Moments], Choice]:
-    """Return the function that chooses a whitening for moments; the pairs of the plan are embedded once."""
-    asked, pairs, sif = plan.recipe.whitening, plan.pairs, plan.pooling == "sif"
+def _chooser(manifest: Manifest, fit_for: Fit, embedder: Embedder) -> Callable[[Moments], Choice]:
+    """Return the function that chooses a whitening for moments; the pairs are embedded once."""
+    recipe, pairs, sif = fit_for.recipe, fit_for.pairs, manifest.pooling == "sif"
     if pairs is None:
-        kinds = None if BUILTIN_CORPUS in asked.sources else kind_moments(embedder, UNWHITENED_OUTPUT)
-        return lambda moments: _choose_by_rules(plan, moments, kinds)
+        kinds = None if BUILTIN_CORPUS in recipe.sources else kind_moments(embedder, UNWHITENED_OUTPUT)
+        return lambda moments: _choose_by_kinds(moments, recipe, manifest, kinds)
     first, second = (embed_value(texts, embedder, UNWHITENED_OUTPUT) for texts in (pairs.first, pairs.second))
     return lambda moments: choose_by_pairs(
-        lambda spec: fit(moments, spec, sif), first, second, pairs.scores, asked.dim, asked.shrinkage
+        lambda spec: fit(moments, spec, sif), first, second, pairs.scores, recipe.dim, recipe.shrinkage
     )
 
 
-def _choose_by_rules(plan: Plan, moments: Moments, kinds: Mapping[str, Moments] | None) -> Choice:
-    weight = soft_weight(moments, kinds)
-    if plan.pooling == "sif":  # what is left to whiten
-        moments = moments.without_components(moments.common_components(1))
-    return by_rules(moments, plan.recipe.whitening, plan.model.record, plan.layers, weight)
-
-
-def by_rules(
-    moments: Moments, asked: WhiteningChoice, source: Source, layers: tuple[int, ...], weight: float
+def _choose_by_kinds(
+    moments: Moments, recipe: Recipe, manifest: Manifest, kinds: Mapping[str, Moments] | None
 ) -> Choice:
-    """Choose what was left open about the whitening of the vectors of some layers of a model."""
-    tuned = is_tuned(source, layers)
-    other_layers_tuned = source.sentence_similarity and not tuned
-    return choose_by_rules(moments, asked.dim, asked.shrinkage, tuned, weight, other_layers_tuned)
+    weight = soft_weight(moments, kinds)
+    if manifest.pooling == "sif":  # what is left to whiten
+        moments = moments.without_components(moments.common_components(1))
+    return by_rules(moments, recipe, manifest, weight)
 
 
-def _record(choice: Choice | None, pairs: Pairs | None) -> ChoiceRecord | None:
-    if choice is None:
-        return None
-    return ChoiceRecord(why=choice.why, pairs=pairs.record if pairs else None, candidates=choice.candidates)
+def by_rules(moments: Moments, recipe: Recipe, manifest: Manifest, weight: float) -> Choice:
+    """Choose what was left open about the whitening of a draft's vectors."""
+    tuned = is_tuned(manifest.source, manifest.layers)
+    other_layers_tuned = manifest.source.sentence_similarity and not tuned
+    return choose_by_rules(moments, recipe.dim, recipe.shrinkage, tuned, weight, other_layers_tuned)
 
 
 def is_multilingual(tokenizer_json: str) -> bool:
@@ -162,29 +151,30 @@ def is_multilingual(tokenizer_json: str) -> bool:
     return bool(texts) and other / len(texts) >= _OTHER_SCRIPTS
 
 
+def pairs_to_weigh(manifest: Manifest, fit_for: Fit | None) -> Pairs | None:
+    """Return the pairs that the weights of the layers are learned from; None if they are not learned."""
+    several = len(manifest.layers) > 1 and manifest.layer_weights is None and not manifest.modules
+    if fit_for is None or not several or fit_for.recipe.whitening != "auto" or fit_for.aligned_to is not None:
+        return None
+    return fit_for.pairs
+
+
 def weigh_layers(
-    plan: Plan,
-    graph: ir.Model,
-    paths: tuple[Path, Path],
-    tokenizer: Tokenizer,
-    options: SessionOptions,
-    report: Reporter,
-) -> tuple[Plan, ir.Model]:
-    """Return the plan and the graph with the weights of layers that suit the pairs, if they are to be learned."""
-    pairs = plan.pairs
-    if pairs is None or not plan.weighs:
-        return plan, graph
+    manifest: Manifest, pairs: Pairs, graph: ir.Model, paths: tuple[Path, Path], tools: Tools
+) -> tuple[Manifest, ir.Model]:
+    """Set the weights of layers that suit the pairs, in the draft and in the graph."""
+    report, layers = tools.report, manifest.layers
     report.stage(f"weighing layers by {len(pairs.scores):,} pairs")
-    with plan.embedder(paths[0], tokenizer, options, LAYERS_OUTPUT) as embedder:
-        weights = learn_weights(*_by_layer(pairs, embedder, len(plan.layers)), pairs.scores)
+    with tools.embedder(manifest, paths[0], LAYERS_OUTPUT) as embedder:
+        weights = learn_weights(*_by_layer(pairs, embedder, len(layers)), pairs.scores)
     if weights is None:
         report.stage("layers weigh the same: no other weights are better on these pairs")
     else:
-        said = ", ".join(f"layer {layer}: {weight:g}" for layer, weight in zip(plan.layers, weights, strict=True))
-        report.stage(f"layers are averaged with weights ({said}){_unused(plan.layers, weights)}")
-        plan = plan.with_layer_weights(weights)
-    set_shares(graph, plan.composition.shares)
-    return plan, reopen_graph(graph, paths[1])
+        said = ", ".join(f"layer {layer}: {weight:g}" for layer, weight in zip(layers, weights, strict=True))
+        report.stage(f"layers are averaged with weights ({said}){_unused(layers, weights)}")
+        manifest = msgspec.structs.replace(manifest, layer_weights=weights)
+    set_shares(graph, tools.source.composition(manifest).shares)
+    return manifest, reopen_graph(graph, paths[1])
 
 
 def _by_layer(pairs: Pairs, embedder: Embedder, count: int) -> tuple[Float64Array, Float64Array]:

@@ -6,36 +6,38 @@ import shutil
 from itertools import islice
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from whiten_export.corpus.statistics import Origin, embed_value
+from whiten_export.corpus.statistics import embed_value
 from whiten_export.graph.builder import reopen_graph, save_graph
 from whiten_export.graph.float16 import halve_network, halve_weights
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.fuse_cuda import fuse_for_cuda, fusions
-from whiten_export.graph.head import OPSET, pool_graph, set_head
+from whiten_export.graph.head import set_head
 from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8, far_texts
 from whiten_export.graph.products import sum_residuals
-from whiten_export.pipeline.align import check_reference
-from whiten_export.pipeline.choose_whitening import Decision, fit_whitening, weigh_layers
+from whiten_export.pipeline.align import check_aligned
+from whiten_export.pipeline.apply import apply, complete, default_name, open_source
+from whiten_export.pipeline.choose_whitening import fit_whitening, pairs_to_weigh, weigh_layers
 from whiten_export.pipeline.own_vectors import check_own_vectors
-from whiten_export.pipeline.plan import Plan, choose, open_source
 from whiten_export.pipeline.prompts import check_prompts
-from whiten_export.pipeline.prove import CHECKING, compare_tokenizers, describe_export, prove
+from whiten_export.pipeline.prove import CHECKING, compare_tokenizers, expect, prove
 from whiten_export.pipeline.recipe import Recipe
+from whiten_export.pipeline.tools import Tools
 from whiten_export.proof.probe_texts import LONGEST_PROBE
 from whiten_export.writing.client_files import Export, write_client_files, write_tokenizer, write_whitening
 from whiten_export.writing.staging import check_place, staged
-from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
+from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE, file_record
 from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
-from whiten_runtime.bundle.records import QuantizationRecord
+from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.errors import instance_of, path_of
-from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
-from whiten_runtime.inference.embedder import with_prompt
+from whiten_runtime.inference.embedder import Prompts, with_prompt
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
+from whiten_whitening.maps import WhiteningMap
 from whiten_whitening.moments import Float64Array
 
 CALIBRATION_SENTENCES = 192
@@ -65,131 +67,129 @@ def export_bundle(
         ParityError: the graph or the tokenizer differs from the model's; nothing is written.
         WhitenError: the model cannot be loaded, exported or written.
     """
-    instance_of("recipe", recipe, Recipe, "Recipe.of('minilm', layers=(0, 1))")
+    instance_of("recipe", recipe, Recipe, "Recipe('minilm', layers=(0, 1))")
     out = None if out is None else path_of("out", out)
     report = reporter or Reporter()
-    options = SessionOptions.on_device(recipe.source.device)
-    if recipe.graph.target == "cuda":
+    if recipe.target == "cuda":
         fusions()  # a missing package is reported before the work
     if out is not None:
         check_place(out, replace)
-    model = open_source(recipe, report)
-    plan = choose(recipe, model, out, replace, report)
-    with staged(plan.target, replace) as stage:
-        tokenizer = write_own_tokenizer(plan, stage)
-        check_prompts(plan, tokenizer, report)
-        check_own_vectors(plan, recipe.source, tokenizer, report)
-        graph = build(plan, stage)
-        unwhitened = stage / _WORK / MODEL_NAME
-        plan, graph = weigh_layers(plan, graph, (_unweighed(stage), unwhitened), tokenizer, options, report)
-        plan, decision = fit_whitening(plan, unwhitened, tokenizer, options, report)
-        fold(plan, graph, decision, report)
-        graph, quantization = lower(plan, graph, stage, tokenizer, options, report)
-        write(plan, graph, decision, stage, tokenizer, options)
-        opset = graph.graph.opset_imports[""]
+    source = open_source(recipe, report)
+    completed = complete(recipe, source)
+    target = out or Path("bundles") / default_name(completed, source)
+    if out is None:
+        check_place(target, replace)
+    manifest, fit = apply(completed, source, report)
+    manifest = msgspec.structs.replace(manifest, name=target.absolute().name)
+    with staged(target, replace) as stage:
+        write_tokenizer(stage, source.tokenizer, manifest.max_seq_length)
+        tokenizer = Tokenizer(stage / TOKENIZER_FILE, manifest.max_seq_length, manifest.truncation_side)
+        tools = Tools(source, fit, stage, tokenizer, SessionOptions.on_device(recipe.device), report)
+        manifest = check_texts(manifest, tools, recipe)
+        manifest, graph = build(manifest, tools)
+        expected = expect(manifest, tools)
+        gc.collect()  # the network's weights: networks refer to themselves
+        manifest, fitted = fit_whitening(manifest, _unwhitened(stage), tools)
+        manifest = fold(manifest, graph, fitted, tools)
+        manifest, graph = lower(manifest, graph, tools)
+        write(manifest, graph, fitted, tools)
         del graph
-        gc.collect()  # graphs and networks refer to themselves, and keep files mapped as long as they live
+        gc.collect()  # graphs refer to themselves, and keep files mapped as long as they live
         shutil.rmtree(stage / _WORK)
-        manifest = prove(plan, decision, opset, stage, options, report, quantization)
-    return Export(plan.target, manifest)
+        manifest = prove(manifest, fitted, expected, tools)
+    return Export(target, manifest)
 
 
-def write_own_tokenizer(plan: Plan, stage: Path) -> Tokenizer:
-    """Write the bundle's tokenizer, compare it with the checkpoint's own, and return it."""
-    write_tokenizer(stage, plan.model.tokenizer, plan.max_seq_length)
-    compare_tokenizers(plan, stage)
-    if plan.reference is not None:
-        origin = Origin.of(describe_export(plan, Decision(None, None, None), OPSET, stage))
-        check_reference(plan.reference, origin, plan.recipe.whitening.dim or plan.width)
-    return plan.tokenizer(stage / TOKENIZER_FILE)
+def check_texts(manifest: Manifest, tools: Tools, recipe: Recipe) -> Manifest:
+    """Compare the tokenizer with the checkpoint's own, and check what it makes of prompts and of the own outputs."""
+    compare_tokenizers(manifest, tools)
+    files = {TOKENIZER_FILE: file_record(tools.folder / TOKENIZER_FILE)}
+    manifest = msgspec.structs.replace(manifest, files=files)
+    if (fit := tools.fit) is not None and fit.aligned_to is not None:
+        check_aligned(fit.aligned_to, manifest, fit.recipe.dim or manifest.unwhitened_width)
+    check_prompts(manifest, tools)
+    check_own_vectors(manifest, tools, recipe)
+    return manifest
 
 
-def build(plan: Plan, stage: Path) -> ir.Model:
+def build(manifest: Manifest, tools: Tools) -> tuple[Manifest, ir.Model]:
     """Return the graph up to the vector before whitening, with weights in a file and no longer in memory."""
-    hidden = plan.model.hidden_states(plan.layers, plan.pooling)
-    graph = pool_graph(hidden, plan.composition, plan.model.record.hidden_size, plan.weighs)
-    del hidden
-    fold_positions(graph, plan.max_seq_length)
-    graph = reopen_graph(graph, _unweighed(stage) if plan.weighs else stage / _WORK / MODEL_NAME)
-    gc.collect()  # the network's weights
-    return graph
+    pairs, path = pairs_to_weigh(manifest, tools.fit), _unwhitened(tools.folder)
+    graph = tools.source.graph(manifest, to_weigh=pairs is not None)
+    fold_positions(graph, manifest.max_seq_length)
+    if pairs is None:
+        return manifest, reopen_graph(graph, path)
+    first = path.parent / "layers" / MODEL_NAME
+    return weigh_layers(manifest, pairs, reopen_graph(graph, first), (first, path), tools)
 
 
-def fold(plan: Plan, graph: ir.Model, decision: Decision, report: Reporter) -> None:
+def fold(manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None, tools: Tools) -> Manifest:
     """Fold whitening and normalisation into the graph, after the operators that CUDA has fused."""
-    choice, fitted = plan.recipe.graph, decision.fitted
-    affine = (fitted.mean, fitted.weight) if fitted is not None else None
-    both = choice.outputs == "both" and affine is not None
-    if choice.outputs == "both" and not both:
-        report.warn("there is no whitening, so the graph gives one vector a text, not both")
-    if choice.target == "cuda":
-        report.stage("fusing operators for CUDA")
-        if not fuse_for_cuda(graph, plan.max_seq_length):
-            kind = plan.model.record.model_type
-            report.warn(f"no attention of this {kind} network could be fused: CUDA runs it as it is")
-    set_head(graph, affine, plan.normalize, both, choice.round_to)
+    if manifest.outputs == "both" and fitted is None:
+        tools.report.warn("there is no whitening, so the graph gives one vector a text, not both")
+        manifest = msgspec.structs.replace(manifest, outputs="whitened")
+    if manifest.target == "cuda":
+        tools.report.stage("fusing operators for CUDA")
+        if not fuse_for_cuda(graph, manifest.max_seq_length):
+            kind = manifest.source.model_type
+            tools.report.warn(f"no attention of this {kind} network could be fused: CUDA runs it as it is")
+    affine = None if fitted is None else (fitted.mean, fitted.weight)
+    set_head(graph, affine, manifest.normalize, manifest.outputs == "both", manifest.vectors)
+    return manifest
 
 
-def lower(
-    plan: Plan, graph: ir.Model, stage: Path, tokenizer: Tokenizer, options: SessionOptions, report: Reporter
-) -> tuple[ir.Model, QuantizationRecord | None]:
+def lower(manifest: Manifest, graph: ir.Model, tools: Tools) -> tuple[Manifest, ir.Model]:
     """Return the graph in its precision; after the fit, so that vectors of all precisions can be compared."""
-    choice, quantization = plan.recipe.graph, None
-    if choice.precision != "fp32":
-        report.stage(f"turning the weights into {choice.precision}, and {CHECKING}")
-    if choice.precision == "fp16":
-        (halve_network if choice.target == "cuda" else halve_weights)(graph)
-    elif choice.precision == "int8":
-        graph, quantization = _to_int8(plan, graph, stage / _WORK, tokenizer, options, report)
-    if choice.target == "cpu":
+    if manifest.precision != "fp32":
+        tools.report.stage(f"turning the weights into {manifest.precision}, and {CHECKING}")
+    if manifest.precision == "fp16":
+        (halve_network if manifest.target == "cuda" else halve_weights)(graph)
+    elif manifest.precision == "int8":
+        manifest, graph = _to_int8(manifest, graph, tools)
+    if manifest.target == "cpu":
         sum_residuals(graph)  # after all passes that look for Add
-    return graph, quantization
+    return msgspec.structs.replace(manifest, opset=graph.graph.opset_imports[""]), graph
 
 
-def _to_int8(
-    plan: Plan, graph: ir.Model, folder: Path, tokenizer: Tokenizer, options: SessionOptions, report: Reporter
-) -> tuple[ir.Model, QuantizationRecord]:
-    corpus = plan.corpus or Corpus((BUILTIN_CORPUS,), None, None)
-    step = max(1, (plan.sentences or corpus.count()) // CALIBRATION_SENTENCES)
-    sentences = with_prompt(plan.prompts.resolve(), list(islice(corpus, 0, step * CALIBRATION_SENTENCES, step)))
-    vocabulary = Vocabulary.of(tokenizer, plan.model.vocab_size, min(plan.max_seq_length, LONGEST_PROBE))
-    texts = calibration_texts(graph, tokenizer, sentences, vocabulary, plan.model.tokenizer.pad_token_id)
-    far = far_texts(tokenizer, vocabulary)
-    model, record = convert_to_int8(graph, texts, far, plan.max_seq_length, folder, options, report)
-    if max(plan.layers) > 0 and not record.constant_scales + record.token_scales:
-        report.warn(
+def _to_int8(manifest: Manifest, graph: ir.Model, tools: Tools) -> tuple[Manifest, ir.Model]:
+    tokenizer, length = tools.tokenizer, manifest.max_seq_length
+    step = max(1, tools.sentences // CALIBRATION_SENTENCES)
+    taken = list(islice(tools.corpus, 0, step * CALIBRATION_SENTENCES, step))
+    sentences = with_prompt(Prompts.of(manifest).resolve(), taken)
+    vocabulary = Vocabulary.of(tokenizer, tools.source.vocab_size, min(length, LONGEST_PROBE))
+    texts = calibration_texts(graph, tokenizer, sentences, vocabulary, manifest.pad_token_id)
+    far, folder = far_texts(tokenizer, vocabulary), tools.folder / _WORK
+    model, record = convert_to_int8(graph, texts, far, length, folder, tools.options, tools.report)
+    if max(manifest.layers) > 0 and not record.constant_scales + record.token_scales:
+        tools.report.warn(
             "no matrix product of this network can be computed in int8 (its layers may be convolutions), so it is no "
             "faster than fp32; only its embeddings are smaller"
         )
-    return model, record
+    return msgspec.structs.replace(manifest, quantization=record), model
 
 
-def write(
-    plan: Plan, graph: ir.Model, decision: Decision, stage: Path, tokenizer: Tokenizer, options: SessionOptions
-) -> None:
+def write(manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None, tools: Tools) -> None:
     """Write the graph, the whitening, and the files of other programs."""
-    save_graph(graph, stage / MODEL_FILE)
-    fitted, config, length = decision.fitted, plan.model.client_config, plan.max_seq_length
-    dimension = plan.width if fitted is None else fitted.weight.shape[1]
-    write_client_files(stage, config, dimension, length, plan.prompts, plan.similarity_fn_name)
+    save_graph(graph, tools.folder / MODEL_FILE)
+    config, prompts, similarity = tools.source.client_config, Prompts.of(manifest), manifest.similarity_fn_name
+    write_client_files(tools.folder, config, manifest.dimension, manifest.max_seq_length, prompts, similarity)
     if fitted is not None:
-        if plan.recipe.graph.precision != "fp32":
-            shift = _precision_shift(plan, stage, tokenizer, options)
+        if manifest.precision != "fp32":
+            shift = _precision_shift(manifest, tools)
             fitted = dataclasses.replace(fitted, corpus_mean=fitted.corpus_mean + shift)
-        write_whitening(stage, fitted)
+        write_whitening(tools.folder, fitted)
 
 
-def _unweighed(stage: Path) -> Path:
-    return stage / _WORK / "layers" / MODEL_NAME
+def _unwhitened(stage: Path) -> Path:
+    return stage / _WORK / MODEL_NAME
 
 
-def _precision_shift(plan: Plan, stage: Path, tokenizer: Tokenizer, options: SessionOptions) -> Float64Array:
+def _precision_shift(manifest: Manifest, tools: Tools) -> Float64Array:
     """Return how far lower precision moves the mean of the vectors before whitening, so that drift can allow for it."""
-    assert plan.corpus is not None
-    step = max(1, plan.sentences // _SHIFT_SENTENCES)
-    sentences = list(islice(plan.corpus, 0, step * _SHIFT_SENTENCES, step))
+    step = max(1, tools.sentences // _SHIFT_SENTENCES)
+    sentences = list(islice(tools.corpus, 0, step * _SHIFT_SENTENCES, step))
     means = []
-    for path in (stage / _WORK / MODEL_NAME, stage / MODEL_FILE):
-        with plan.embedder(path, tokenizer, options, UNWHITENED_OUTPUT) as embedder:
+    for path in (_unwhitened(tools.folder), tools.folder / MODEL_FILE):
+        with tools.embedder(manifest, path, UNWHITENED_OUTPUT) as embedder:
             means.append(embed_value(sentences, embedder, UNWHITENED_OUTPUT).mean(axis=0))
     return np.asarray(means[1] - means[0])

@@ -1,20 +1,16 @@
-"""Prove an export and describe it: compare tokenizer, graph and reference with the model, and make the manifest."""
+"""Prove an export: compare tokenizer, graph and reference with the model, and complete the manifest."""
 
 import dataclasses
 import platform
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from whiten_export.corpus.statistics import Statistics
-from whiten_export.pipeline.choose_whitening import Decision
-from whiten_export.pipeline.plan import Plan
+from whiten_export.pipeline.tools import Tools
 from whiten_export.proof.gate import (
-    Definition,
     Expected,
     Request,
     check_bundle,
@@ -27,29 +23,18 @@ from whiten_export.proof.gate import (
 )
 from whiten_export.proof.probe_texts import LONGEST_PROBE, TOKENIZER_TEXTS, probe_texts, token_batches
 from whiten_export.proof.reference import Head
-from whiten_export.writing.model_card import write_proven
-from whiten_runtime.bundle.bundle import TOKENIZER_FILE, file_record, list_files
-from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
-from whiten_runtime.bundle.parity import Agreement, gate_of, write_probes
-from whiten_runtime.bundle.records import (
-    AlignmentRecord,
-    IsotropyRecord,
-    ParityRecord,
-    QuantizationRecord,
-    WhiteningRecord,
-)
+from whiten_export.writing.model_card import with_model_card
+from whiten_runtime.bundle.bundle import file_record, list_files
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
+from whiten_runtime.bundle.parity import Agreement, Probes, gate_of, write_probes
+from whiten_runtime.bundle.records import FileRecord, ParityRecord
 from whiten_runtime.bundle.space import with_space
-from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.embedder import TEXT, with_prompt
-from whiten_runtime.inference.tokenizer import Tokenizer
-from whiten_runtime.inference.vectors import unit
 from whiten_runtime.ort.doctor import check_provider
 from whiten_runtime.ort.providers import import_onnxruntime, provider_name
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.isotropy import average_cosine, iso_score, partition_score
-from whiten_whitening.maps import EIGENVALUE_FLOOR, WhiteningMap
-from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.maps import WhiteningMap
 
 _RECORDED = (
     "whiten",
@@ -65,113 +50,6 @@ _RECORDED = (
     "numpy",
 )
 
-
-def describe_whitening(
-    fitted: WhiteningMap | None, statistics: Statistics | None, alignment: AlignmentRecord | None = None
-) -> WhiteningRecord | None:
-    """Describe for the manifest how a map was fitted, aligned with another, and how it changes isotropy."""
-    if fitted is None or statistics is None:
-        return None
-    spec, sample = fitted.spec, statistics.sample.vectors
-    before, after = measure_isotropy(fitted, statistics)
-    return WhiteningRecord(
-        method=spec.method if spec else "none",
-        common_components=fitted.common_components,
-        beta=spec.beta if spec else 0.0,
-        shrinkage=fitted.alpha,
-        shrinkage_estimator=spec.estimator if spec else "none",
-        eigenvalue_floor=EIGENVALUE_FLOOR,
-        rank=fitted.rank,
-        n_samples=fitted.n_samples,
-        settled=statistics.settled,
-        corpus=statistics.corpus,
-        sample=len(sample),
-        isotropy_before=before,
-        isotropy_after=after,
-        alignment=alignment,
-    )
-
-
-def measure_isotropy(fitted: WhiteningMap, statistics: Statistics) -> tuple[IsotropyRecord, IsotropyRecord]:
-    """Measure the isotropy of the corpus's vectors before and after a map.
-
-    IsoScore is measured on all vectors. The average cosine is measured on all vectors before the map, where it can be
-    streamed, and on the sample after it. The partition score is measured on the sample's unit vectors, because it
-    depends on scale, which a whitening changes and cosines ignore.
-    """
-    moments, raw = statistics.moments, statistics.sample.vectors
-    white = (raw.astype(np.float64) - fitted.mean) @ fitted.weight
-    covariances = moments.covariance, moments.affine(fitted.mean, fitted.weight).covariance
-    before = _isotropy(covariances[0], moments, raw)
-    return before, _isotropy(covariances[1], Moments.of(white), white)
-
-
-def _isotropy(covariance: Float64Array, moments: Moments, sample: NDArray[np.floating]) -> IsotropyRecord:
-    return IsotropyRecord(
-        iso_score=iso_score(covariance),
-        average_cosine=average_cosine(moments),
-        partition_score=partition_score(unit(sample.astype(np.float32))),
-    )
-
-
-def parity_record(reference: str, agreement: Agreement, options: SessionOptions | None = None) -> ParityRecord:
-    """Describe an agreement for the manifest; `options` are those of the session, by default for the CPU."""
-    provider = provider_name((options or SessionOptions()).providers[0])
-    measured = dataclasses.asdict(agreement)
-    measured.pop("norm_bias")  # the gate has bounded it
-    return ParityRecord(reference=reference, provider=provider, **measured)
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of the programs that take part in an export, as far as they are installed."""
-    found = {"python": platform.python_version()}
-    for name in _RECORDED:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def describe_export(plan: Plan, decision: Decision, opset: int, stage: Path) -> Manifest:
-    """Return the manifest of the files in `stage`, without parity."""
-    graph, fitted = plan.recipe.graph, decision.fitted
-    composition, own = plan.composition, plan.own
-    manifest = Manifest(
-        format_version=FORMAT_VERSION,
-        name=plan.target.absolute().name,
-        source=plan.model.record,
-        input="text",
-        layers=plan.layers,
-        layer_weights=composition.layer_weights,
-        pooling=plan.pooling,
-        include_prompt=composition.include_prompt,
-        modules=tuple(map(str, composition.modules)),
-        unwhitened_dimension=None if plan.width == plan.model.record.hidden_size else plan.width,
-        prompts=dict(plan.prompts.texts),
-        default_prompt_name=plan.prompts.default,
-        truncation_side=plan.model.tokenizer.truncation_side,
-        similarity_fn_name=plan.similarity_fn_name,
-        matryoshka_dimensions=() if fitted else plan.matryoshka_dimensions,
-        route=None if own is None else own.route,
-        whitening=describe_whitening(fitted, decision.statistics, decision.alignment),
-        choice=decision.choice,
-        normalize=plan.normalize,
-        outputs=graph.outputs if fitted else "whitened",
-        vectors=graph.round_to,
-        dimension=plan.width if fitted is None else fitted.weight.shape[1],
-        max_seq_length=plan.max_seq_length,
-        pad_token_id=plan.model.tokenizer.pad_token_id,
-        precision=graph.precision,
-        target=graph.target,
-        opset=opset,
-        versions=versions(),
-        parity=None,
-        files={name: file_record(stage / name) for name in list_files(stage)},
-    )
-    return with_space(manifest)
-
-
 CHECKING = "checking the vectors against those of the original model"
 """Last stage of an export; a lower precision names it together with its own stage."""
 
@@ -185,48 +63,99 @@ _TOKENIZER_SENTENCES = 512
 """Number of sentences of the corpus on which both tokenizers are compared, besides the probes."""
 
 
-def compare_tokenizers(plan: Plan, stage: Path) -> None:
+def versions() -> dict[str, str]:
+    """Return the versions of the programs that take part in an export, as far as they are installed."""
+    found = {"python": platform.python_version()}
+    for name in _RECORDED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def parity_record(reference: str, agreement: Agreement, options: SessionOptions | None = None) -> ParityRecord:
+    """Describe an agreement for the manifest; `options` are those of the session, by default for the CPU."""
+    provider = provider_name((options or SessionOptions()).providers[0])
+    measured = dataclasses.asdict(agreement)
+    measured.pop("norm_bias")  # the gate has bounded it
+    return ParityRecord(reference=reference, provider=provider, **measured)
+
+
+def seal(
+    folder: Path,
+    manifest: Manifest,
+    probes: Probes,
+    prove: Callable[[Manifest], ParityRecord],
+    unchanged: dict[str, FileRecord] | None = None,
+) -> Manifest:
+    """Write probes and manifest, prove the bundle as it then is, and write card and manifest with the proof.
+
+    `unchanged` are records of files that stay those of another bundle.
+    """
+    write_probes(folder, probes)
+    files = {name: file_record(folder / name) for name in list_files(folder)} | (unchanged or {})
+    manifest = with_space(msgspec.structs.replace(manifest, files=files))
+    (folder / MANIFEST_FILE).write_bytes(manifest.to_json())
+    manifest = with_model_card(folder, msgspec.structs.replace(manifest, parity=prove(manifest)))
+    (folder / MANIFEST_FILE).write_bytes(manifest.to_json())
+    return manifest
+
+
+def compare_tokenizers(manifest: Manifest, tools: Tools) -> None:
     """Compare the bundle's tokenizer with the checkpoint's own, on texts with and without prompts."""
-    tokenizer = plan.tokenizer(stage / TOKENIZER_FILE)
-    sentences = islice(plan.corpus or Corpus((BUILTIN_CORPUS,), None, None), _TOKENIZER_SENTENCES)
-    texts = [*probe_texts(min(plan.max_seq_length, _LONGEST_TEXT)), *TOKENIZER_TEXTS, *sentences]
-    for prompt in dict.fromkeys(plan.prompts.texts.values()):
+    tokenizer, theirs, length = tools.tokenizer, tools.source.tokenizer, manifest.max_seq_length
+    sentences = islice(tools.corpus, _TOKENIZER_SENTENCES)
+    texts = [*probe_texts(min(length, _LONGEST_TEXT)), *TOKENIZER_TEXTS, *sentences]
+    for prompt in dict.fromkeys(manifest.prompts.values()):
         texts += with_prompt(prompt, TOKENIZER_TEXTS) if prompt else []
-    ours = [plan.model.tokenizer.plain(tokenizer.cut(row)) for row in tokenizer.tokenize(texts)]
-    own = plan.model.tokenizer.own_ids(texts, plan.max_seq_length)
-    compared = [index for index, ids in enumerate(own) if max(ids, default=0) < plan.model.vocab_size]
+    ours = [theirs.plain(tokenizer.cut(row)) for row in tokenizer.tokenize(texts)]
+    own = theirs.own_ids(texts, length)
+    compared = [index for index, ids in enumerate(own) if max(ids, default=0) < tools.source.vocab_size]
     check_tokens([ours[i] for i in compared], [own[i] for i in compared], [texts[i] for i in compared])
 
 
-def prove(
-    plan: Plan,
-    decision: Decision,
-    opset: int,
-    stage: Path,
-    options: SessionOptions,
-    report: Reporter,
-    quantization: QuantizationRecord | None = None,
-) -> Manifest:
-    """Compute the reference's vectors, write the manifest, and check the bundle at the parity gate."""
-    choice = plan.recipe.graph
-    if choice.precision == "fp32":
-        report.stage(CHECKING)
-    expected = _expected(plan, decision.fitted, stage, report)
-    check_rounding(expected.finished, choice.round_to)
-    write_probes(stage, expected.probes)
-    published = _compare_published(plan, expected, stage)
-    manifest = describe_export(plan, decision, opset, stage)
-    manifest = msgspec.structs.replace(manifest, quantization=quantization, published=published)
+def expect(manifest: Manifest, tools: Tools) -> Expected:
+    """Compute the reference's vectors before whitening: of probes, of texts with prompts, of batches of token ids."""
+    source = tools.source
+    longest = min(manifest.max_seq_length, LONGEST_PROBE)
+    texts = probe_texts(longest)
+    prompts = dict(manifest.prompts)
+    if not manifest.include_prompt:
+        prompts |= {"whiten": _ANY_PROMPT}  # callers bring prompts of their own
+    requests = (Request("", texts), *prompted_requests(texts[:-1], prompts))
+    batches = token_batches(longest, source.vocab_size, manifest.pad_token_id)
+    tokenized = [_tokenized(manifest, tools, request) for request in requests]
+    return compute_expected(source.definition(manifest), tokenized, batches, tools.report)
 
-    def proof() -> ParityRecord:
-        on = _on_cuda(options, report) if choice.target == "cuda" else options
-        outcome = check_bundle(stage, expected, on)
-        if not gate_of(choice.precision, choice.round_to).passes(outcome.agreement):
-            remedies = _remedies(plan, decision.fitted)
-            raise failure(outcome, expected, choice.precision, choice.round_to, _named(plan), remedies)
+
+def _tokenized(manifest: Manifest, tools: Tools, request: Request) -> Request:
+    tokenizer = tools.tokenizer
+    rows = tokenizer.tokenize(with_prompt(request.prompt, request.texts))
+    ids = [tools.source.tokenizer.plain(tokenizer.cut(row)) for row in rows]
+    left_out = 0 if manifest.include_prompt else tokenizer.prompt_tokens(request.prompt)
+    return dataclasses.replace(request, ids=ids, left_out=left_out)
+
+
+def prove(manifest: Manifest, fitted: WhiteningMap | None, expected: Expected, tools: Tools) -> Manifest:
+    """Compare the reference with the program that the model was published for, and the bundle with the reference."""
+    if manifest.precision == "fp32":
+        tools.report.stage(CHECKING)
+    affine = None if fitted is None else (fitted.mean, fitted.weight)
+    expected = expected.finished_by(Head.of(affine, manifest.normalize))
+    check_rounding(expected.finished, manifest.vectors)
+    published = _compare_published(manifest, expected, tools)
+    manifest = msgspec.structs.replace(manifest, published=published, versions=versions())
+
+    def proof(manifest: Manifest) -> ParityRecord:
+        on = _on_cuda(tools.options, tools.report) if manifest.target == "cuda" else tools.options
+        outcome = check_bundle(tools.folder, expected, on)
+        if not gate_of(manifest.precision, manifest.vectors).passes(outcome.agreement):
+            remedies = _remedies(manifest, tools)
+            raise failure(outcome, expected, manifest.precision, manifest.vectors, _named(manifest), remedies)
         return parity_record(expected.reference, outcome.agreement, on)
 
-    return write_proven(stage, manifest, proof)
+    return seal(tools.folder, manifest, expected.probes, proof)
 
 
 def _on_cuda(options: SessionOptions, report: Reporter) -> SessionOptions:
@@ -243,57 +172,33 @@ def _on_cuda(options: SessionOptions, report: Reporter) -> SessionOptions:
     return options
 
 
-def _expected(plan: Plan, fitted: WhiteningMap | None, stage: Path, report: Reporter) -> Expected:
-    longest = min(plan.max_seq_length, LONGEST_PROBE)
-    tokenizer = plan.tokenizer(stage / TOKENIZER_FILE)
-    texts = probe_texts(longest)
-    prompts = dict(plan.prompts.texts)
-    if not plan.prompts.pooled:
-        prompts |= {"whiten": _ANY_PROMPT}  # callers bring prompts of their own
-    requests = (Request("", texts), *prompted_requests(texts[:-1], prompts))
-    batches = token_batches(longest, plan.model.vocab_size, plan.model.tokenizer.pad_token_id)
-    definition = Definition(
-        reference=plan.model.reference(plan.layers, plan.pooling),
-        composition=plan.composition,
-        head=Head.of((fitted.mean, fitted.weight) if fitted else None, plan.normalize),
-        hidden_size=plan.model.record.hidden_size,
-    )
-    return compute_expected(definition, [_tokenized(plan, tokenizer, one) for one in requests], batches, report)
-
-
-def _tokenized(plan: Plan, tokenizer: Tokenizer, request: Request) -> Request:
-    rows = tokenizer.tokenize(with_prompt(request.prompt, request.texts))
-    ids = [plan.model.tokenizer.plain(tokenizer.cut(row)) for row in rows]
-    left_out = 0 if plan.prompts.pooled else tokenizer.prompt_tokens(request.prompt)
-    return dataclasses.replace(request, ids=ids, left_out=left_out)
-
-
-def _compare_published(plan: Plan, expected: Expected, stage: Path) -> ParityRecord | None:
+def _compare_published(manifest: Manifest, expected: Expected, tools: Tools) -> ParityRecord | None:
     """Compare the reference with the program that the model was published for, if layers and modules are its own."""
-    if not plan.keeps_modules or plan.own is None:
+    if not tools.source.is_authors(manifest.layers, manifest.pooling):
         return None
     texts = expected.probes.texts
-    ids = plan.tokenizer(stage / TOKENIZER_FILE).tokenize(texts)
-    with_tokens = tuple(text for text, row in zip(texts, ids, strict=True) if row)
+    with_tokens = tuple(text for text, row in zip(texts, tools.tokenizer.tokenize(texts), strict=True) if row)
     requests = (Request("", with_tokens), *(request for request in expected.requests if TEXT not in request.prompt))
     if len(requests) <= len(expected.requests):
         return None  # templates are not sentence-transformers'
-    published = plan.model.published(requests, plan.max_seq_length)
+    published = tools.source.published(requests, manifest.max_seq_length)
     if published is None:
         return None
-    agreement = compare_published(expected, published, requests, plan.own.normalize, plan.model.record.model)
+    normalize = tools.source.draft.normalize
+    agreement = compare_published(expected, published, requests, normalize, manifest.source.model)
     return parity_record(published.name, agreement)
 
 
-def _remedies(plan: Plan, fitted: WhiteningMap | None) -> list[str]:
+def _remedies(manifest: Manifest, tools: Tools) -> list[str]:
     """Return which choices of an export may let it pass the gate, of those that it has."""
-    if fitted is None and plan.recipe.graph.precision == "fp32":
+    if manifest.whitening is None and manifest.precision == "fp32":
         return []
-    others = ["other layers"] if len(plan.model.layers) > 1 else []
-    pooled = ["mean pooling"] if plan.pooling != "mean" and not plan.keeps_modules else []
-    return [*pooled, *others, *(["a smaller --dim", "--whitening none"] if fitted is not None else [])]
+    others = ["other layers"] if len(tools.source.layers) > 1 else []
+    authors = tools.source.is_authors(manifest.layers, manifest.pooling)
+    pooled = ["mean pooling"] if manifest.pooling != "mean" and not authors else []
+    return [*pooled, *others, *(["a smaller --dim", "--whitening none"] if manifest.whitening is not None else [])]
 
 
-def _named(plan: Plan) -> str:
-    layers = ", ".join(map(str, plan.layers))
-    return f"this {plan.model.record.model_type} network, layers {layers} with {plan.pooling} pooling,"
+def _named(manifest: Manifest) -> str:
+    layers = ", ".join(map(str, manifest.layers))
+    return f"this {manifest.source.model_type} network, layers {layers} with {manifest.pooling} pooling,"

@@ -1,40 +1,78 @@
-"""Define recipes: the choices about source, whitening and graph of an export."""
+"""Define recipes: all choices about an export, checked as far as that is possible without the model."""
 
-from dataclasses import dataclass, field, fields
+import operator
+import re
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from whiten_export.sources.choice import SourceChoice
-from whiten_runtime.bundle.records import Outputs, Precision, Similarity, Target, VectorType
-from whiten_runtime.errors import UsageError, instance_of, one_of, path_of, whole_number
+from whiten_runtime.bundle.records import Outputs, Pooling, Precision, Similarity, Target, VectorType, pooling_modes
+from whiten_runtime.errors import UsageError, one_of, path_of, whole_number
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_whitening.maps import Method, Shrinkage, WhiteningSpec
 
 
 @dataclass(frozen=True)
-class WhiteningChoice:
-    """Holds the choices about the whitening and the sentences that it is fitted on.
+class Recipe:
+    """Holds the choices about an export, which are the options of `whiten-export`.
 
     Attributes:
-        method: method of the whitening; "auto" lets the export choose; None for no whitening. "default" is no whitening
-            for an embedding model of which neither layers nor any of these choices are named; otherwise "pca" if β or
-            the shrinkage are named, and "auto" if not.
+        model: catalogue name, directory written by `save_pretrained` or by optimum's ONNX export, LoRA adapter, file of
+            word vectors, or hub id.
+        layers: hidden states to average, 0 for the embedding layer, negative from the top; None for the default.
+        pooling: "mean" over all real tokens, "cls" for the first, "last" for the last, "max" of each coordinate,
+            "weightedmean" for weights that grow with the position, "mean_sqrt_len" for the sum divided by the root of
+            the number of tokens, "cls_avg" for half of the first and half of the mean, "pooler" for the network's dense
+            and tanh over the first; several joined by "+" are concatenated. "sif" weights the words of a file of word
+            vectors by their frequency and removes their common component. None for the model's own, else "mean".
+        max_length: maximum number of tokens of a text; None for the default, from the checkpoint.
+        revision: branch, tag or commit on the hub.
+        trust_remote_code: run Python code that comes with the checkpoint.
+        device: device of PyTorch and onnxruntime: "cpu", "cuda" or "cuda:N".
+        max_words: number of words of a file of word vectors to keep, the first and so the most frequent ones.
+        frequencies: file of "word count" lines for "sif"; None takes the words' order as their rank.
+        route: route of a Router of sentence-transformers, such as "query"; None if it has no Router.
+        matryoshka: numbers of leading coordinates that the model was trained to be cut to, with Matryoshka loss; None
+            for those of the catalogue. Only for vectors without a whitening.
+        whitening: method of the whitening; "auto" lets the export choose; None for no whitening. "default" is no
+            whitening for an embedding model of which neither layers nor anything about a whitening is named; otherwise
+            "pca" if β or the shrinkage are named, and "auto" if not.
         dim: number of leading whitened dimensions to keep; None for all.
         beta: exponent; 1 whitens, 0 centres; see `WhiteningSpec`.
         shrinkage: shrinkage of the covariance: "none", "ledoit-wolf", "oas", or a number from 0 to 1.
         dev: file of pairs with scores by which "auto" chooses.
-        corpus: files of sentences, or `BUILTIN_CORPUS`, which is the default.
+        corpus: files of sentences to fit the whitening on, or "builtin:english-1", which is the default.
         column: column or key of the text in those files.
         max_sentences: maximum number of sentences of the corpus to use, spread over it.
+        all_sentences: use all sentences of the corpus, even where more no longer move the map.
         align_to: bundle of the same model and layers whose stored vectors are to stay usable: the map is turned onto
             its map.
-        all_sentences: use all sentences of the corpus, even where more no longer move the map.
+        precision: "fp32"; "int8", a quarter of the size; "fp16", weights of half the size.
+        target: "cpu"; "cuda", which fuses operators for NVIDIA GPUs and computes the network in float16 for "fp16".
+        normalize: divide by the L2 norm inside the graph; None to do so where an embedding model that is exported as
+            published does.
+        outputs: "whitened"; "both", which outputs the vector before whitening too.
+        round_to: type in which the finished vectors can be stored without loss: "float32"; "int8", whole numbers
+            from -127 to 127 with one scale for each vector, which keep cosines. The graph gives float32 for both.
 
     Raises:
-        UsageError: choices that exclude each other, or a number out of range.
+        UsageError: a choice cannot be used as given, or two exclude each other.
     """
 
-    method: Method | Literal["auto", "default"] | None = "default"
+    model: str
+    _: KW_ONLY
+    layers: tuple[int, ...] | None = None
+    pooling: Pooling | None = None
+    max_length: int | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+    device: str = "cpu"
+    max_words: int | None = None
+    frequencies: str | None = None
+    route: str | None = None
+    matryoshka: tuple[int, ...] | None = None
+    whitening: Method | Literal["auto", "default"] | None = "default"
     dim: int | None = None
     beta: float = 1.0
     shrinkage: Shrinkage = "none"
@@ -42,40 +80,38 @@ class WhiteningChoice:
     corpus: tuple[str, ...] | None = None
     column: str | None = None
     max_sentences: int | None = None
-    align_to: str | Path | None = None
     all_sentences: bool = False
+    align_to: str | Path | None = None
+    precision: Precision = "fp32"
+    target: Target = "cpu"
+    normalize: bool | None = None
+    outputs: Outputs = "whitened"
+    round_to: VectorType = "float32"
 
     def __post_init__(self) -> None:
-        one_of("whitening", self.method, (*get_args(Method), "auto", "default", None))
-        for name in ("dim", "max_sentences"):
+        path_of("model", self.model)
+        object.__setattr__(self, "layers", _whole_numbers("layers", self.layers, (0, 1)))
+        object.__setattr__(self, "matryoshka", _whole_numbers("matryoshka", self.matryoshka, (256, 128)))
+        for width in self.matryoshka or ():
+            whole_number("matryoshka", width, 1)
+        if self.pooling is not None:
+            pooling_modes(self.pooling)
+        if re.fullmatch(r"cpu|cuda(:\d+)?", self.device) is None:
+            raise UsageError(f"device is '{self.device}'; wanted cpu, cuda or cuda:N")
+        for name in ("max_length", "max_words", "dim", "max_sentences"):
             if (value := getattr(self, name)) is not None:
-                whole_number(name.replace("_", "-"), value, 1)
-        WhiteningSpec(self._method, self.dim if self.method else None, self.beta, self.shrinkage)
-        if self.method is None:
-            if self.dim is not None:
-                raise UsageError(f"dim {self.dim} without whitening would cut coordinates at random; leave one out")
-            for name, usual in (("beta", 1), ("shrinkage", "none"), ("align_to", None)):
-                if (value := getattr(self, name)) != usual:
-                    raise UsageError(f"{name.replace('_', '-')} is {value}, but there is no whitening; leave it out")
-        if (self.method == "auto" or self.dev is not None) and self.beta != 1:
-            how = "name the method" if self.dev is None else "leave dev out"
-            raise UsageError(f"beta is {self.beta}, but whitening auto chooses it; leave it out, or {how}")
-        if self.method not in ("auto", "default") and self.dev is not None:
-            raise UsageError(f"dev '{self.dev}' is for whitening auto to decide by; leave the method out")
-        if self.all_sentences and self.max_sentences is not None:
-            raise UsageError(f"max-sentences {self.max_sentences} and all-sentences exclude each other; leave one out")
-        if isinstance(self.corpus, str) or self.corpus == ():
-            raise UsageError(f"corpus is {self.corpus!r}; wanted a tuple of files, or None for '{BUILTIN_CORPUS}'")
-        if self.column is not None and set(self.sources) == {BUILTIN_CORPUS}:
-            raise UsageError(f"column '{self.column}' was given without a corpus file; name the file it is a column of")
+                whole_number(_option(name), value, 1)
+        _check_whitening(self)
+        _check_graph(self)
+        _check_corpus(self)
 
     @property
-    def named(self) -> bool:
+    def whitening_named(self) -> bool:
         """Return whether a whitening, or anything about one, was chosen."""
-        return self != WhiteningChoice()
+        return any(getattr(self, name) != usual for name, usual in _USUAL.items())
 
     @property
-    def usual(self) -> Method | Literal["auto"]:
+    def usual_whitening(self) -> Method | Literal["auto"]:
         """Return the method that "default" stands for where there is to be a whitening."""
         exact = self.beta != 1 or self.shrinkage not in ("none", 0)
         return "pca" if exact and self.dev is None else "auto"
@@ -83,9 +119,9 @@ class WhiteningChoice:
     @property
     def spec(self) -> WhiteningSpec | None:
         """Return the whitening that was asked for; None for no whitening, and for "auto"."""
-        if self.method in (None, "auto"):
+        if self.whitening in (None, "auto"):
             return None
-        return WhiteningSpec(self._method, self.dim, self.beta, self.shrinkage)
+        return WhiteningSpec(_method(self), self.dim, self.beta, self.shrinkage)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -93,8 +129,68 @@ class WhiteningChoice:
         return self.corpus or (BUILTIN_CORPUS,)
 
     @property
-    def _method(self) -> Method:
-        return "pca" if self.method in (None, "auto", "default") else self.method  # type: ignore[return-value]
+    def fits(self) -> bool:
+        """Return whether sentences are needed: for a whitening, or for the common component of sif."""
+        return self.whitening is not None or self.pooling == "sif"
+
+
+_USUAL = {
+    name: Recipe.__dataclass_fields__[name].default
+    for name in (
+        *("whitening", "dim", "beta", "shrinkage", "dev"),
+        *("corpus", "column", "max_sentences", "all_sentences", "align_to"),
+    )
+}
+"""Defaults of the choices about the whitening."""
+
+
+def _option(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _method(recipe: Recipe) -> Method:
+    return "pca" if recipe.whitening in (None, "auto", "default") else recipe.whitening  # type: ignore[return-value]
+
+
+def _check_whitening(recipe: Recipe) -> None:
+    method, dim, beta, dev = recipe.whitening, recipe.dim, recipe.beta, recipe.dev
+    one_of("whitening", method, (*get_args(Method), "auto", "default", None))
+    WhiteningSpec(_method(recipe), dim if method else None, beta, recipe.shrinkage)
+    if method is None:
+        if dim is not None:
+            raise UsageError(f"dim {dim} without whitening would cut coordinates at random; leave one out")
+        for name in ("beta", "shrinkage", "align_to"):
+            if (value := getattr(recipe, name)) != _USUAL[name]:
+                raise UsageError(f"{_option(name)} is {value}, but there is no whitening; leave it out")
+        if recipe.outputs != "whitened":
+            raise UsageError(f"outputs is {recipe.outputs}, but there is no whitening; leave it out")
+    if (method == "auto" or dev is not None) and beta != 1:
+        how = "name the method" if dev is None else "leave dev out"
+        raise UsageError(f"beta is {beta}, but whitening auto chooses it; leave it out, or {how}")
+    if method not in ("auto", "default") and dev is not None:
+        raise UsageError(f"dev '{dev}' is for whitening auto to decide by; leave the method out")
+
+
+def _check_corpus(recipe: Recipe) -> None:
+    if recipe.all_sentences and recipe.max_sentences is not None:
+        raise UsageError(f"max-sentences {recipe.max_sentences} and all-sentences exclude each other; leave one out")
+    if isinstance(recipe.corpus, str) or recipe.corpus == ():
+        raise UsageError(f"corpus is {recipe.corpus!r}; wanted a tuple of files, or None for '{BUILTIN_CORPUS}'")
+    if recipe.column is not None and set(recipe.sources) == {BUILTIN_CORPUS}:
+        raise UsageError(f"column '{recipe.column}' was given without a corpus file; name the file it is a column of")
+    if not recipe.fits:
+        for name in ("corpus", "column", "max_sentences", "all_sentences"):
+            if getattr(recipe, name) != _USUAL[name]:
+                raise UsageError(f"{_option(name)} is for fitting a whitening, but there is none")
+
+
+def _check_graph(recipe: Recipe) -> None:
+    one_of("precision", recipe.precision, get_args(Precision))
+    one_of("outputs", recipe.outputs, get_args(Outputs))
+    one_of("target", recipe.target, get_args(Target))
+    check_rounded(recipe.round_to, bool(recipe.normalize))
+    if (recipe.target, recipe.precision) == ("cuda", "int8"):
+        raise UsageError("precision int8 is for CPUs, target is cuda; name fp16 or fp32, or leave the target out")
 
 
 def check_rounded(round_to: VectorType, normalize: bool) -> None:
@@ -112,155 +208,44 @@ def check_similarity(round_to: VectorType, similarity: Similarity, model: str | 
         )
 
 
-@dataclass(frozen=True)
-class GraphChoice:
-    """Holds the choices about precision, target and outputs of the graph.
-
-    Attributes:
-        precision: "fp32"; "int8", a quarter of the size; "fp16", weights of half the size.
-        target: "cpu"; "cuda", which fuses operators for NVIDIA GPUs and computes the network in float16 for "fp16".
-        normalize: divide by the L2 norm inside the graph; None to do so where an embedding model that is exported as
-            published does.
-        outputs: "whitened"; "both", which outputs the vector before whitening too.
-        round_to: what the graph rounds the finished vectors to: "float32", as they are; "int8", whole numbers
-            from -127 to 127 with one scale for each vector, which keep cosines. The graph gives float32 for both.
-
-    Raises:
-        UsageError: choices that exclude each other.
-    """
-
-    precision: Precision = "fp32"
-    target: Target = "cpu"
-    normalize: bool | None = None
-    outputs: Outputs = "whitened"
-    round_to: VectorType = "float32"
-
-    def __post_init__(self) -> None:
-        one_of("precision", self.precision, get_args(Precision))
-        one_of("outputs", self.outputs, get_args(Outputs))
-        one_of("target", self.target, get_args(Target))
-        check_rounded(self.round_to, bool(self.normalize))
-        if (self.target, self.precision) == ("cuda", "int8"):
-            raise UsageError("precision int8 is for CPUs, target is cuda; name fp16 or fp32, or leave the target out")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Describes a model to export and all choices about it; see `whiten-export --help`.
-
-    Attributes:
-        source: model, and its hidden states to export.
-        whitening: whitening, and the corpus that it is fitted on.
-        graph: precision, target and outputs.
-
-    Raises:
-        UsageError: choices of different parts that exclude each other.
-    """
-
-    source: SourceChoice
-    whitening: WhiteningChoice = WhiteningChoice()
-    graph: GraphChoice = GraphChoice()
-
-    @classmethod
-    def of(cls, model: str, **choices: Any) -> "Recipe":
-        """Return a recipe from choices by name, like the options of `whiten-export`.
-
-        Args:
-            model: model, as in `SourceChoice`.
-            choices: attributes of the three parts; `whitening` is `WhiteningChoice.method`.
-
-        Raises:
-            TypeError: there is no such choice.
-            UsageError: a choice cannot be used as given, or two exclude each other.
-        """
-        if "method" in choices:
-            raise TypeError("a recipe has no choice 'method'; its name is 'whitening'")
-        if "whitening" in choices:
-            choices["method"] = choices.pop("whitening")
-        known = {part: {field.name for field in fields(part)} for part in _PARTS}
-        if unknown := choices.keys() - set().union(*known.values()):
-            raise TypeError(f"a recipe has no choice '{min(unknown)}'")
-        source, whitening, graph = ({name: choices[name] for name in choices if name in known[part]} for part in _PARTS)
-        return cls(SourceChoice(model, **source), WhiteningChoice(**whitening), GraphChoice(**graph))
-
-    def __post_init__(self) -> None:
-        for part, kind in zip((self.source, self.whitening, self.graph), _PARTS, strict=True):
-            if not isinstance(part, kind):
-                raise UsageError(
-                    f"a part of the recipe is {part!r}; wanted a {kind.__name__}, or choices by name in Recipe.of"
-                )
-        if self.whitening.method is None and self.graph.outputs != "whitened":
-            raise UsageError(f"outputs is {self.graph.outputs}, but there is no whitening; leave it out")
-        if not self.fits:
-            for name in ("corpus", "column", "max_sentences"):
-                if getattr(self.whitening, name) is not None:
-                    raise UsageError(f"{name.replace('_', '-')} is for fitting a whitening, but there is none")
-            if self.whitening.all_sentences:
-                raise UsageError("all-sentences is for fitting a whitening, but there is none")
-
-    @property
-    def fits(self) -> bool:
-        """Return whether sentences are needed: for a whitening, or for the common component of sif."""
-        return self.whitening.method is not None or self.source.pooling == "sif"
-
-
-_PARTS: tuple[type[SourceChoice], type[WhiteningChoice], type[GraphChoice]] = (
-    SourceChoice,
-    WhiteningChoice,
-    GraphChoice,
-)
-
-
-@dataclass(frozen=True)
-class VectorRecipe:
-    """Describes a file of vectors to whiten, and the choices about it.
-
-    Attributes:
-        file: a .npy, .parquet or .jsonl file.
-        name: name of the model that computed the vectors; None for the file's name.
-        column: column or key of the vectors.
-        spec: whitening to fit.
-        normalize: divide by the L2 norm inside the graph.
-        round_to: what the graph rounds the whitened vectors to, as in `GraphChoice`.
-
-    Raises:
-        UsageError: choices that exclude each other.
-    """
-
-    file: Path
-    name: str | None = None
-    column: str | None = None
-    spec: WhiteningSpec = field(default_factory=WhiteningSpec)
-    normalize: bool = False
-    round_to: VectorType = "float32"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "file", path_of("file", self.file))
-        instance_of("spec", self.spec, WhiteningSpec, "WhiteningSpec(method='pca')")
-        check_rounded(self.round_to, self.normalize)
+def _whole_numbers(name: str, given: object, example: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return a choice as whole numbers of Python."""
+    if given is None:
+        return None
+    try:
+        if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+            raise TypeError
+        values = tuple(given)
+        if any(isinstance(value, bool) for value in values):
+            raise TypeError
+        numbers = tuple(map(operator.index, values))
+    except TypeError:
+        raise UsageError(f"{name} is {given!r}; wanted whole numbers in a tuple, such as {example}") from None
+    if not numbers:
+        raise UsageError(f"{name} is empty; name at least one, or leave it out")
+    return numbers
 
 
 def bundle_name(
     name: str, recipe: Recipe, layers: tuple[int, ...], normalize: bool = False, as_published: bool = False
 ) -> str:
     """Return the default name of the bundle's directory, such as minilm-l1-l6-cls-128d."""
-    pooling, whitening, graph = recipe.source.pooling, recipe.whitening, recipe.graph
     parts = [name]
-    if recipe.source.route is not None:
-        parts.append(recipe.source.route)
+    if recipe.route is not None:
+        parts.append(recipe.route)
     if not as_published:
         parts.extend(f"l{layer}" for layer in layers)
-        if pooling not in ("mean", None):
-            parts.append(str(pooling).replace("+", "-"))
-        parts.extend(whitening_name(whitening.method, whitening.dim, whitening.beta, whitening.shrinkage))
+        if recipe.pooling not in ("mean", None):
+            parts.append(str(recipe.pooling).replace("+", "-"))
+        parts.extend(whitening_name(recipe.whitening, recipe.dim, recipe.beta, recipe.shrinkage))
         if normalize:
             parts.append("norm")
-    if graph.precision != "fp32":
-        parts.append(graph.precision)
-    if graph.target != "cpu":
-        parts.append(graph.target)
-    if graph.round_to != "float32":
-        parts.append(f"{graph.round_to}vectors")
+    if recipe.precision != "fp32":
+        parts.append(recipe.precision)
+    if recipe.target != "cpu":
+        parts.append(recipe.target)
+    if recipe.round_to != "float32":
+        parts.append(f"{recipe.round_to}vectors")
     return "-".join(parts)
 
 

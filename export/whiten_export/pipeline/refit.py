@@ -1,9 +1,7 @@
 """Give a bundle another whitening without PyTorch: its graph computes the vectors, and only the head is replaced."""
 
-import dataclasses
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from whiten_export.corpus.statistics import (
     Origin,
     SpecOf,
     Statistics,
+    fit,
     fit_corpus,
     fit_until_settled,
     kind_moments,
@@ -23,8 +22,8 @@ from whiten_export.graph.builder import read_bundle_graph, save_graph
 from whiten_export.graph.head import set_head
 from whiten_export.pipeline.align import align_refit
 from whiten_export.pipeline.choose_whitening import by_rules, finish_map
-from whiten_export.pipeline.prove import describe_whitening, parity_record, versions
-from whiten_export.pipeline.recipe import WhiteningChoice, check_similarity
+from whiten_export.pipeline.prove import parity_record, seal, versions
+from whiten_export.pipeline.recipe import Recipe, check_similarity
 from whiten_export.proof.gate import Expected, check_bundle, check_rounding
 from whiten_export.proof.reference import Head
 from whiten_export.writing.client_files import (
@@ -35,7 +34,6 @@ from whiten_export.writing.client_files import (
     write_pooling,
     write_whitening,
 )
-from whiten_export.writing.model_card import write_proven
 from whiten_export.writing.staging import staged
 from whiten_runtime.bundle.bundle import (
     EXTERNAL_DATA_FILE,
@@ -44,15 +42,12 @@ from whiten_runtime.bundle.bundle import (
     WHITENING_FILE,
     Bundle,
     changed_client_files,
-    file_record,
-    list_files,
     open_bundle,
 )
 from whiten_runtime.bundle.graph import unwhitened_output
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
-from whiten_runtime.bundle.parity import Probes, gate_of, read_probes, write_probes
+from whiten_runtime.bundle.parity import gate_of, read_probes
 from whiten_runtime.bundle.records import ChoiceRecord, FileRecord, ParityRecord, VectorType
-from whiten_runtime.bundle.space import with_space
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.hub.locating import locate_bundle
@@ -62,7 +57,7 @@ from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import Choice, soft_weight
-from whiten_whitening.maps import WhiteningSpec, check_sample_count, fit_map, fit_sif
+from whiten_whitening.maps import WhiteningSpec, check_sample_count
 from whiten_whitening.moments import Moments
 
 _REPLACED = frozenset({MODEL_FILE, EXTERNAL_DATA_FILE, WHITENING_FILE, PROBE_VECTORS_FILE, CARD_FILE})
@@ -104,24 +99,18 @@ def fit_statistics(
     return statistics
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """Holds the statistics of a corpus, and the whitening that suits them."""
-
-    statistics: Statistics
-    spec: WhiteningSpec
-    choice: ChoiceRecord | None  # reason of the whitening, where it was left to a rule; otherwise None
-
-
 def fit_or_load_statistics(
-    path: Path, asked: WhiteningChoice, stats: Path | None, options: SessionOptions, reporter: Reporter
-) -> Fitted:
-    """Fit statistics of the corpus, or read those of a file, and choose what was left open about the whitening."""
+    path: Path, recipe: Recipe, stats: Path | None, options: SessionOptions, reporter: Reporter
+) -> tuple[Statistics, WhiteningSpec, ChoiceRecord | None]:
+    """Fit statistics of the corpus, or read those of a file, and choose what was left open about the whitening.
+
+    Returns the statistics, the whitening that suits them, and its reason where it was left to a rule.
+    """
     manifest = read_manifest(path)
 
     @cache
     def kinds() -> Mapping[str, Moments] | None:
-        if stats is not None or BUILTIN_CORPUS in asked.sources:
+        if stats is not None or BUILTIN_CORPUS in recipe.sources:
             return None
         value = unwhitened_output(manifest)
         _, embedder = load_bundle(path, options, value=value)
@@ -129,19 +118,19 @@ def fit_or_load_statistics(
             return kind_moments(embedder, value)
 
     def choose(moments: Moments) -> Choice:
-        return by_rules(moments, asked, manifest.source, manifest.layers, soft_weight(moments, kinds()))
+        return by_rules(moments, recipe, manifest, soft_weight(moments, kinds()))
 
     if stats is not None:
         statistics = load_fitting(stats, manifest, reporter)
     else:
-        spec_of = None if asked.all_sentences else lambda moments: asked.spec or choose(moments).spec
-        corpus = Corpus(asked.sources, asked.column, asked.max_sentences)
+        spec_of = None if recipe.all_sentences else lambda moments: recipe.spec or choose(moments).spec
+        corpus = Corpus(recipe.sources, recipe.column, recipe.max_sentences)
         statistics = fit_statistics(path, corpus, None, options, reporter, spec_of=spec_of)
-    if asked.spec is not None:
-        return Fitted(statistics, asked.spec, None)
+    if recipe.spec is not None:
+        return statistics, recipe.spec, None
     choice = choose(statistics.moments)
     assert choice.spec is not None  # the rules always give a map
-    return Fitted(statistics, choice.spec, ChoiceRecord(why=choice.why))
+    return statistics, choice.spec, ChoiceRecord(why=choice.why)
 
 
 def load_fitting(path: Path, manifest: Manifest, reporter: Reporter) -> Statistics:
@@ -194,47 +183,42 @@ def write_refit(
     probes = read_probes(bundle)
     width, kind = old.unwhitened_width, round_to or old.vectors
     check_similarity(kind, old.similarity_fn_name, path)
-    normalize = old.normalize and kind == "float32"
     if len(statistics.moments.mean) != width:
         raise UsageError(f"the statistics are of {len(statistics.moments.mean)} dimensions, but {path} has {width}")
     check_sample_count(statistics.moments.n, width, spec)
-    reference, spec = (None, spec) if align_to is None else align_refit(align_to, old, spec)
-    fitted = fit_sif(statistics.moments, spec) if old.pooling == "sif" else fit_map(statistics.moments, spec)
-    fitted, alignment = finish_map(fitted, statistics, reference, report)
-    if reference is None:
+    made = {f"refit-{name}": version for name, version in versions().items() if name in ("whiten", "numpy")}
+    manifest = msgspec.structs.replace(
+        old,
+        name=out.absolute().name,
+        choice=choice,
+        published=None,
+        normalize=old.normalize and kind == "float32",
+        vectors=kind,
+        versions=old.versions | made,
+    )
+    aligned_to, spec = (None, spec) if align_to is None else align_refit(align_to, old, spec)
+    fitted = fit(statistics.moments, spec, old.pooling == "sif")
+    assert fitted is not None
+    manifest, fitted = finish_map(manifest, fitted, statistics, aligned_to, report)
+    if aligned_to is None:
         report.stage(f"stored vectors of {path} do not fit the new bundle; --align-to would keep them usable")
-    affine, dimension = (fitted.mean, fitted.weight), fitted.weight.shape[1]
     report.stage(f"writing {out}, and checking it")
     with staged(out, replace) as stage:
         _copy(bundle, stage)
+        affine = fitted.mean, fitted.weight
         graph = read_bundle_graph(bundle.model)
-        set_head(graph, affine, normalize, old.outputs == "both", kind)
+        set_head(graph, affine, manifest.normalize, manifest.outputs == "both", kind)
         save_graph(graph, stage / MODEL_FILE)
         del graph
         write_whitening(stage, fitted)
-        write_pooling(stage, dimension)
-        rewritten = _rewritten(bundle)
-        if CONFIG_FILE in old.files and CONFIG_FILE not in rewritten:
+        write_pooling(stage, manifest.dimension)
+        unchanged = _rewritten(bundle)
+        if CONFIG_FILE in old.files and CONFIG_FILE not in unchanged:
             rewrite_transformers_js(stage, (stage / EXTERNAL_DATA_FILE).is_file())
-        probes = dataclasses.replace(probes, embeddings=Head.of(affine, normalize)(probes.unwhitened))
-        check_rounding(probes.embeddings, kind)
-        write_probes(stage, probes)
-        made = {f"refit-{name}": version for name, version in versions().items() if name in ("whiten", "numpy")}
-        changed = msgspec.structs.replace(
-            old,
-            name=out.absolute().name,
-            whitening=describe_whitening(fitted, statistics, alignment),
-            choice=choice,
-            matryoshka_dimensions=(),
-            published=None,
-            normalize=normalize,
-            vectors=kind,
-            dimension=dimension,
-            versions=old.versions | made,
-            files={name: file_record(stage / name) for name in list_files(stage)} | rewritten,
-        )
-        manifest = with_space(changed)
-        manifest = write_proven(stage, manifest, lambda: _prove(stage, changed, probes, options or SessionOptions()))
+        expected = Expected("", probes).finished_by(Head.of(affine, manifest.normalize))
+        check_rounding(expected.finished, kind)
+        on = options or SessionOptions()
+        manifest = seal(stage, manifest, expected.probes, lambda made: _prove(stage, made, expected, on), unchanged)
     return Export(out, manifest)
 
 
@@ -254,8 +238,8 @@ def _rewritten(bundle: Bundle) -> dict[str, FileRecord]:
     return {name: files[name] for name in names}
 
 
-def _prove(stage: Path, manifest: Manifest, probes: Probes, options: SessionOptions) -> ParityRecord:
-    agreement = check_bundle(stage, Expected("", probes), options).agreement
+def _prove(stage: Path, manifest: Manifest, expected: Expected, options: SessionOptions) -> ParityRecord:
+    agreement = check_bundle(stage, expected, options).agreement
     gate = gate_of(manifest.precision, manifest.vectors)
     if not gate.passes(agreement):
         raise ParityError(

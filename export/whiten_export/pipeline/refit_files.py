@@ -65,7 +65,7 @@ def refit_bundle(
         out: directory to create.
         replace: replace a bundle that already exists.
         align_to: bundle of the same model whose stored vectors are to stay usable: the new map is turned onto its map.
-        round_to: what the graph rounds the finished vectors to, as in `GraphChoice`; None for that of the bundle.
+        round_to: what the graph rounds the finished vectors to, as in `Recipe`; None for that of the bundle.
         providers: onnxruntime execution providers, as in `Encoder`.
         threads: threads per call, as in `Encoder`.
         reporter: receives stages and warnings.

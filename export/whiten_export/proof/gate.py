@@ -68,11 +68,10 @@ Row = tuple[tuple[int, ...], int]
 
 @dataclass(frozen=True)
 class Definition:
-    """Computes the vectors that a bundle has to give: the reference, the composition and the head."""
+    """Computes the vectors before whitening that a bundle has to give: the reference, and what follows it."""
 
     reference: Reference  # reference of the network
     composition: Composition  # how hidden states become a vector
-    head: Head  # whitening and normalisation
     hidden_size: int  # size of a hidden state, d
 
     def unwhitened(self, ids: Sequence[int], left_out: int = 0) -> Float64Array:
@@ -94,15 +93,21 @@ class Expected:
     reference: str  # name of the reference
     probes: Probes  # texts and their vectors
     batches: Sequence[Feed] = ()  # padded batches of token ids
-    batch_vectors: Sequence[Float64Array] = ()  # finished vectors of each batch, [batch_size, k]
+    batch_unwhitened: Sequence[Float64Array] = ()  # vectors of each batch before whitening, [batch_size, d]
     requests: Sequence[Request] = ()  # texts with prompts
     unwhitened: Sequence[Float64Array] = ()  # vectors of each request before whitening, [n, d]
     head: Head = field(default_factory=lambda: Head(None, False))  # whitening and normalisation
 
+    def finished_by(self, head: Head) -> "Expected":
+        """Return the same vectors under another head."""
+        probes = dataclasses.replace(self.probes, embeddings=head(self.probes.unwhitened))
+        return dataclasses.replace(self, probes=probes, head=head)
+
     @property
     def finished(self) -> Float64Array:
         """Return all finished vectors, [n, k]: of the probes, of the batches, of the texts with prompts."""
-        return np.concatenate([self.probes.embeddings, *self.batch_vectors, *map(self.head, self.unwhitened)])
+        others = map(self.head, (*self.batch_unwhitened, *self.unwhitened))
+        return np.concatenate([self.probes.embeddings, *others])
 
 
 def check_tokens(ours: list[list[int]], theirs: list[list[int]], texts: Sequence[str]) -> None:
@@ -126,7 +131,10 @@ def distinct_rows(requests: Sequence[Request], batches: Sequence[Feed]) -> list[
 def compute_expected(
     definition: Definition, requests: Sequence[Request], batches: Sequence[Feed], report: Reporter
 ) -> Expected:
-    """Compute the vectors of each text, and of each row of a batch, alone and without padding; probes come first."""
+    """Compute the vectors before whitening of each text, and of each row of a batch, alone and without padding.
+
+    The probes are the first request.
+    """
     known = _unwhitened(definition, distinct_rows(requests, batches), report)
     probes, *prompted = requests
 
@@ -134,15 +142,13 @@ def compute_expected(
         return np.concatenate([known[_row(ids, left_out)] for ids in rows])
 
     unwhitened = vectors(probes.ids)
-    head = definition.head
     return Expected(
         reference=definition.reference.name,
-        probes=Probes(probes.texts, head(unwhitened), unwhitened),
+        probes=Probes(probes.texts, unwhitened, unwhitened),
         batches=batches,
-        batch_vectors=[head(vectors(_rows(feed))) for feed in batches],
+        batch_unwhitened=[vectors(_rows(feed)) for feed in batches],
         requests=prompted,
         unwhitened=[vectors(request.ids, request.left_out) for request in prompted],
-        head=head,
     )
 
 

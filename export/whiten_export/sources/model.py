@@ -1,15 +1,22 @@
-"""Define what every source of texts gives: hidden states, the reference they are checked against, a tokenizer."""
+"""Define what every source of texts gives: a draft of the manifest, hidden states, a reference, a tokenizer."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+import onnx_ir as ir
+
 from whiten_export.graph.builder import HiddenStates
-from whiten_export.proof.gate import PublishedVectors, Request
-from whiten_export.proof.reference import Float64Array, Reference
+from whiten_export.graph.head import OPSET, pool_graph
+from whiten_export.proof.gate import Definition, PublishedVectors, Request
+from whiten_export.proof.reference import Composition, Float64Array, Reference
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.families import BatchLimit
+from whiten_export.sources.describe.published import Published
 from whiten_export.sources.describe.tokenizers import SourceTokenizer
+from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
 from whiten_runtime.bundle.records import Pooling, Source
+from whiten_runtime.errors import UsageError
 
 
 class TokenModel:
@@ -27,12 +34,83 @@ class TokenModel:
     supported: bool = True  # whether its family is in the registry
     own_outputs: tuple[str, ...] = ()  # outputs of its own graph that are one vector a text
 
+    @cached_property
+    def draft(self) -> Manifest:
+        """The manifest of a bundle that makes vectors as the model's authors do, else by default; nothing is whitened.
+
+        Its length is 0: it depends on what is asked for.
+        """
+        checkpoint, own = self.checkpoint, self.checkpoint.own
+        layers = self.default_layers if own is None else _authors_layers(checkpoint.model, own, self.record)
+        composition = Composition(
+            layers,
+            checkpoint.pooling,
+            None if own is None else own.layer_weights,
+            own is None or own.include_prompt,
+            () if own is None else own.modules,
+        )
+        width = composition.width(self.record.hidden_size)
+        return Manifest(
+            format_version=FORMAT_VERSION,
+            name=checkpoint.name,
+            source=self.record,
+            layers=layers,
+            layer_weights=composition.layer_weights,
+            pooling=composition.pooling,
+            include_prompt=composition.include_prompt,
+            modules=tuple(map(str, composition.modules)),
+            unwhitened_dimension=None if width == self.record.hidden_size else width,
+            prompts={} if own is None else dict(own.prompts),
+            default_prompt_name=None if own is None else own.default_prompt_name,
+            truncation_side=self.tokenizer.truncation_side,
+            similarity_fn_name="cosine" if own is None else own.similarity_fn_name,
+            matryoshka_dimensions=checkpoint.entry.dimensions if own is not None and checkpoint.entry else (),
+            route=None if own is None else own.route,
+            whitening=None,
+            normalize=own is not None and own.normalize,
+            dimension=width,
+            max_seq_length=0,
+            pad_token_id=self.tokenizer.pad_token_id,
+            precision="fp32",
+            opset=OPSET,
+            versions={},
+            parity=None,
+            files={},
+        )
+
+    @property
+    def embeds(self) -> bool:
+        """Whether its authors make sentence vectors of it, as the draft says."""
+        return self.checkpoint.own is not None
+
+    def is_authors(self, layers: tuple[int, ...], pooling: Pooling | None) -> bool:
+        """Return whether layers and pooling are those of which the model's authors make sentence vectors."""
+        return self.embeds and (layers, pooling) == (self.draft.layers, self.draft.pooling)
+
+    def composition(self, manifest: Manifest) -> Composition:
+        """Return how hidden states become the vector that is whitened."""
+        assert manifest.pooling is not None
+        modules = self.checkpoint.own.modules if manifest.modules and self.checkpoint.own else ()
+        return Composition(manifest.layers, manifest.pooling, manifest.layer_weights, manifest.include_prompt, modules)
+
+    def graph(self, manifest: Manifest, to_weigh: bool = False) -> ir.Model:
+        """Return the graph up to the vector before whitening; `to_weigh` adds an output of all layers."""
+        composition = self.composition(manifest)
+        hidden = self.hidden_states(composition.layers, composition.pooling)
+        return pool_graph(hidden, composition, self.record.hidden_size, to_weigh)
+
+    def definition(self, manifest: Manifest) -> Definition:
+        """Return what computes the reference of the vector before whitening."""
+        composition = self.composition(manifest)
+        reference = self.reference(composition.layers, composition.pooling)
+        return Definition(reference, composition, self.record.hidden_size)
+
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Return the graph that computes these layers, without nodes that they do not need."""
         raise NotImplementedError
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
-        """Return the reference that the graph is checked against."""
+        """Return the reference of hidden states; after `hidden_states` of the same layers, once that graph is saved."""
         raise NotImplementedError
 
     def own_vectors(self, output: str, rows: Sequence[Sequence[int]]) -> Float64Array:
@@ -42,3 +120,17 @@ class TokenModel:
     def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
         """Return the vectors of the program that the model was published for; None if there is no such program."""
         return None
+
+
+def _authors_layers(model: str, own: Published, record: Source) -> tuple[int, ...]:
+    """Return the layers of which a model's authors make a vector."""
+    count = record.num_hidden_layers
+    if own.first_layer is None or own.layer_weights is None:
+        return (count,)
+    layers = tuple(range(own.first_layer, count + 1))
+    if len(own.layer_weights) != len(layers):
+        raise UsageError(
+            f"'{model}' weighs {len(own.layer_weights)} layers from layer {own.first_layer} on, but its "
+            f"network has {count}; wanted {len(layers)} weights"
+        )
+    return layers

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
-from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.own_code import code_notes
 from whiten_export.sources.describe.tokenizers import (
@@ -13,15 +12,31 @@ from whiten_export.sources.describe.tokenizers import (
     without_tokens,
 )
 from whiten_export.sources.model import TokenModel
-from whiten_runtime.bundle.records import pooling_modes
 from whiten_runtime.errors import UsageError, WhitenError, from_clone, needing
 from whiten_runtime.reporter import Reporter
 
 
-def open_model(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter | None = None) -> TokenModel:
-    """Read everything about a model except its weights."""
+def open_model(
+    checkpoint: Checkpoint,
+    trust_remote_code: bool = False,
+    device: str = "cpu",
+    max_words: int | None = None,
+    frequencies: str | None = None,
+    report: Reporter | None = None,
+) -> TokenModel:
+    """Read everything about a model except its weights; numbers and frequencies of words are of word vectors."""
     report = report or Reporter()
-    model = _open(_with_modules(checkpoint), choice, report)
+    checkpoint = _with_modules(checkpoint)
+    if checkpoint.kind == "words":
+        from whiten_export.sources.load.word_vectors import WordVectors
+
+        model: TokenModel = WordVectors(checkpoint, max_words, frequencies, report)
+    elif checkpoint.kind == "onnx":
+        from whiten_export.sources.load.onnx_encoder import OnnxEncoder
+
+        model = OnnxEncoder(checkpoint)
+    else:
+        model = _open_pytorch(checkpoint, trust_remote_code, device)
     check_tokenizer(checkpoint, model.tokenizer, model.vocab_size)
     if removed := specials_without_row(model.tokenizer, model.vocab_size):
         report.stage(
@@ -29,7 +44,7 @@ def open_model(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter | 
             "texts that hold them are read as ordinary characters"
         )
         model.tokenizer = without_tokens(model.tokenizer, removed)
-    for note in (*checkpoint.notes, *code_notes(checkpoint, model.record, choice.trust_remote_code)):
+    for note in (*checkpoint.notes, *code_notes(checkpoint, model.record, trust_remote_code)):
         report.warn(note)
     return model
 
@@ -43,19 +58,7 @@ def _with_modules(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, published=load_modules(checkpoint.published))
 
 
-def _open(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter) -> TokenModel:
-    (_check_words if checkpoint.kind == "words" else _check_network)(choice)
-    modes = pooling_modes(choice.pooling or "mean")
-    if "pooler" in modes and checkpoint.kind != "transformers":
-        raise UsageError(f"pooling pooler needs the network's own pooler, which '{choice.model}' does not have")
-    if checkpoint.kind == "words":
-        from whiten_export.sources.load.word_vectors import WordVectors
-
-        return WordVectors(checkpoint, choice.max_words, choice.frequencies, report)
-    if checkpoint.kind == "onnx":
-        from whiten_export.sources.load.onnx_encoder import OnnxEncoder
-
-        return OnnxEncoder(checkpoint)
+def _open_pytorch(checkpoint: Checkpoint, trust_remote_code: bool, device: str) -> TokenModel:
     for package in ("torch", "transformers", *(("sentence-transformers",) if checkpoint.published else ())):
         try:
             version(package)
@@ -66,25 +69,10 @@ def _open(checkpoint: Checkpoint, choice: SourceChoice, report: Reporter) -> Tok
     if checkpoint.kind == "static":
         from whiten_export.sources.load.sentence_transformers import StaticEmbedding
 
-        return StaticEmbedding(checkpoint, choice.device)
+        return StaticEmbedding(checkpoint, device)
     from whiten_export.sources.load.pytorch import PyTorchModel
 
-    return PyTorchModel(checkpoint, choice.trust_remote_code, choice.device)
-
-
-def _check_words(choice: SourceChoice) -> None:
-    if choice.pooling not in ("mean", "sif"):
-        raise UsageError(f"pooling {choice.pooling} is not for word vectors; wanted mean or sif")
-    if choice.frequencies is not None and choice.pooling != "sif":
-        raise UsageError("frequencies are for --pooling sif; leave one out or add the other")
-
-
-def _check_network(choice: SourceChoice) -> None:
-    if choice.pooling == "sif":
-        raise UsageError(f"pooling sif weighs words by their frequency; '{choice.model}' is not a file of word vectors")
-    for name in ("max_words", "frequencies"):
-        if getattr(choice, name) is not None:
-            raise UsageError(f"{name.replace('_', '-')} is for a file of word vectors, which '{choice.model}' is not")
+    return PyTorchModel(checkpoint, trust_remote_code, device)
 
 
 USUAL_LENGTH = 512

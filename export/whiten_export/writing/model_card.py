@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -12,7 +12,7 @@ import msgspec
 from huggingface_hub import ModelCardData
 
 from whiten_runtime.bundle.bundle import file_record
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
+from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.bundle.records import ParityRecord, WhiteningRecord
 from whiten_runtime.bundle.space import space_of
@@ -29,14 +29,6 @@ def with_model_card(stage: Path, manifest: Manifest) -> Manifest:
     (stage / CARD_FILE).write_bytes(model_card(manifest).encode())
     listed = manifest.files | {CARD_FILE: file_record(stage / CARD_FILE)}
     return msgspec.structs.replace(manifest, files=dict(sorted(listed.items())))
-
-
-def write_proven(stage: Path, manifest: Manifest, prove: Callable[[], ParityRecord]) -> Manifest:
-    """Write the manifest, prove the bundle as it then is, and write the card and the manifest with the proof."""
-    (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
-    manifest = with_model_card(stage, msgspec.structs.replace(manifest, parity=prove()))
-    (stage / MANIFEST_FILE).write_bytes(manifest.to_json())
-    return manifest
 
 
 def model_card(manifest: Manifest) -> str:

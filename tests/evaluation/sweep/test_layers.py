@@ -16,7 +16,6 @@ from whiten_evaluation.sweep.scoring import LayerMoments, TaskVectors, raw_cosin
 from whiten_evaluation.sweep.search import of_sizes, searched_layers
 from whiten_evaluation.sweep.sweep import corpus_sentences
 from whiten_evaluation.tasks.sts_files import Task, read_sts
-from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.model import TokenModel
 from whiten_export.sources.opening import open_model
@@ -114,7 +113,7 @@ def test_layer_0_is_left_out_if_the_others_are_few_enough() -> None:
 @pytest.fixture(scope="module")
 def model(checkpoint: Callable[[str], Path]) -> TokenModel:
     directory = str(checkpoint("bert"))
-    return open_model(resolve(directory), SourceChoice(directory))
+    return open_model(resolve(directory))
 
 
 def layer_graph(folder: Path, model: TokenModel) -> LayerGraph:
@@ -166,7 +165,7 @@ def test_texts_are_embedded_as_an_export_embeds_them(
 
 def test_side_and_prompt_get_a_cache_of_their_own(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     directory, folders = str(checkpoint("bert")), set()
-    model = open_model(resolve(directory), SourceChoice(directory))
+    model = open_model(resolve(directory))
     sides: tuple[Side, ...] = ("right", "left", "right")
     for side, prompts in zip(sides, (NO_PROMPTS, NO_PROMPTS, Prompts({"q": "a: "}, "q")), strict=True):
         model.tokenizer = replace(model.tokenizer, truncation_side=side)

@@ -193,7 +193,7 @@ def other_bundles(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.Te
             if name != "raw":
                 options["max_sentences"] = 600
             layers = (0,) if name == "sif" else (1, 4)
-            export_bundle(Recipe.of(str(model), layers=layers, **options), folder / name)
+            export_bundle(Recipe(str(model), layers=layers, **options), folder / name)
         return folder / name
 
     return make

@@ -25,7 +25,6 @@ from whiten_export.pipeline import prove
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.reference import Composition
-from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.opening import open_model
 from whiten_runtime.bundle.bundle import MODEL_FILE
@@ -91,7 +90,7 @@ def test_fused_graph_of_each_family_gives_the_same_vectors(
     checkpoint: Callable[..., Path], family: str, tmp_path: Path
 ) -> None:
     directory = str(checkpoint(family, 4))
-    model = open_model(resolve(directory), SourceChoice(directory))
+    model = open_model(resolve(directory))
     width, random = model.record.hidden_size, np.random.default_rng(1)
     hidden = model.hidden_states((0, 1, LAYERS), "mean")  # as in test_families, so that it is traced once
     graph = pool_graph(HiddenStates(hidden.model, hidden.states[1:]), Composition((1, LAYERS)), width)
@@ -131,7 +130,7 @@ def test_tokens_of_a_prompt_that_is_left_out_of_the_pooling_count_as_tokens(
     checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     directory = str(checkpoint("bert", 4))
-    model = open_model(resolve(directory), SourceChoice(directory))
+    model = open_model(resolve(directory))
     composition = Composition((LAYERS,), include_prompt=False)
     graph = pool_graph(model.hidden_states((LAYERS,), "mean"), composition, model.record.hidden_size)
     set_head(graph, None, False)
@@ -168,9 +167,7 @@ def check_attention(graph: ir.Model, family: str) -> None:
 @pytest.fixture(scope="module")
 def bundle(checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cuda") / "bundle"
-    recipe = Recipe.of(
-        str(checkpoint("bert", 4)), layers=(1, LAYERS), precision="fp16", target="cuda", max_sentences=600
-    )
+    recipe = Recipe(str(checkpoint("bert", 4)), layers=(1, LAYERS), precision="fp16", target="cuda", max_sentences=600)
     export_bundle(recipe, path)
     return path
 
@@ -190,7 +187,7 @@ def test_cuda_bundle_is_fused_and_agrees_with_the_cpu_bundle(
     assert manifest.parity.provider == "CPUExecutionProvider"
     assert "not verified on CUDA: whiten verify BUNDLE --device cuda" in describe(manifest)
     plain = tmp_path / "plain"
-    recipe = Recipe.of(str(checkpoint("bert", 4)), layers=(1, LAYERS), max_sentences=600)
+    recipe = Recipe(str(checkpoint("bert", 4)), layers=(1, LAYERS), max_sentences=600)
     export_bundle(recipe, plain)
     texts = ["", "a", "A sentence of some words.", "word " * 60]
     with Encoder(bundle) as fused, Encoder(plain) as encoder:
@@ -218,7 +215,7 @@ def test_export_is_verified_on_cuda_if_it_works(
     checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prove, "check_provider", lambda ort, provider: ProviderCheck(provider[0], True))
-    recipe = Recipe.of(str(checkpoint("bert")), layers=(1,), whitening=None, target="cuda")
+    recipe = Recipe(str(checkpoint("bert")), layers=(1,), whitening=None, target="cuda")
     with pytest.raises(Exception, match="CUDAExecutionProvider"):  # this machine has none
         export_bundle(recipe, tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
@@ -229,5 +226,5 @@ def test_missing_onnxscript_is_reported_and_leaves_no_bundle(
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript.rewriter.ort_fusions", None)
     with pytest.raises(WhitenError, match="this needs onnxscript.*; install it from the clone: .*'.\\[export\\]'"):
-        export_bundle(Recipe.of(str(checkpoint("bert")), target="cuda"), tmp_path / "bundle")
+        export_bundle(Recipe(str(checkpoint("bert")), target="cuda"), tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()

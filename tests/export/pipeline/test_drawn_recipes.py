@@ -62,7 +62,7 @@ def test_recipe_is_refused_before_weights_are_loaded_or_exported(
 
     export_model.build = spy  # type: ignore[assignment]
     try:
-        export_bundle(Recipe.of(str(checkpoint("bert")), **corpus, **choices), out)
+        export_bundle(Recipe(str(checkpoint("bert")), **corpus, **choices), out)
     except UsageError:
         assert not built
         assert not out.exists()

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whiten import UsageError, VectorRecipe, export_bundle, export_vectors
-from whiten_export.pipeline.recipe import GraphChoice, Recipe, WhiteningChoice, bundle_name
-from whiten_export.sources.choice import SourceChoice, parse_numbers, resolve_layers
+from whiten import UsageError, export_bundle, export_vectors
+from whiten_export.pipeline.recipe import Recipe, bundle_name
+from whiten_export.sources.layers import parse_numbers, resolve_layers
 
 
 @pytest.mark.parametrize(
@@ -83,34 +83,26 @@ def test_invalid_layers_are_refused(text: str, message: str) -> None:
 )
 def test_invalid_choices_are_refused(choices: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Recipe.of("bert-base", **choices)
+        Recipe("bert-base", **choices)
 
 
 @pytest.mark.parametrize(
     ("recipe", "name"),
     [
-        (Recipe.of("m"), "m-l1-l6"),
-        (Recipe.of("m", pooling="cls", whitening=None, normalize=True), "m-l1-l6-cls-raw-norm"),
-        (Recipe.of("m", dim=128), "m-l1-l6-128d"),
-        (Recipe.of("m", whitening="pca", precision="int8", round_to="int8"), "m-l1-l6-pca-int8-int8vectors"),
+        (Recipe("m"), "m-l1-l6"),
+        (Recipe("m", pooling="cls", whitening=None, normalize=True), "m-l1-l6-cls-raw-norm"),
+        (Recipe("m", dim=128), "m-l1-l6-128d"),
+        (Recipe("m", whitening="pca", precision="int8", round_to="int8"), "m-l1-l6-pca-int8-int8vectors"),
     ],
 )
 def test_bundle_names(recipe: Recipe, name: str) -> None:
-    assert bundle_name("m", recipe, (1, 6), bool(recipe.graph.normalize)) == name
+    assert bundle_name("m", recipe, (1, 6), bool(recipe.normalize)) == name
 
 
-def test_parts_and_flat_choices_are_told_apart() -> None:
-    assert Recipe.of("m", layers=(1, 2), precision="int8", dim=8) == Recipe(
-        SourceChoice("m", layers=(1, 2)), WhiteningChoice(dim=8), GraphChoice(precision="int8")
-    )
-    with pytest.raises(UsageError, match="a part of the recipe is 'bert-base'; wanted a SourceChoice"):
-        Recipe("bert-base")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"a part of the recipe is \(1, 12\); wanted a WhiteningChoice"):
-        Recipe(SourceChoice("m"), (1, 12))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="a recipe has no choice 'layer'"):
-        Recipe.of("m", layer=(1,))
-    with pytest.raises(TypeError, match="its name is 'whitening'"):
-        Recipe.of("m", whitening="zca", method="pca")
+@pytest.mark.parametrize("choices", [{"layer": (1,)}, {"method": "pca"}], ids=str)
+def test_unknown_choices_are_refused(choices: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        Recipe("m", **choices)
 
 
 X = Path("x.npy")
@@ -119,13 +111,12 @@ X = Path("x.npy")
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        *((partial(Recipe.of, value), "^model is .*; wanted a path") for value in (None, 3, "")),
-        *((partial(VectorRecipe, value), "^file is .*; wanted a path") for value in (None, 3, "")),
-        *((partial(export_bundle, value), "^recipe is .*; wanted a Recipe") for value in ("m", None, VectorRecipe(X))),
-        *((partial(export_vectors, value), "^recipe is .*; wanted a VectorRe") for value in ("m", 3, Recipe.of("m"))),
-        (lambda: VectorRecipe(X, spec="pca"), "^spec is str 'pca'; wanted a WhiteningSpec"),
-        (lambda: VectorRecipe(X, normalize=True, round_to="int8"), "leave normalize out"),
-        (lambda: export_vectors(VectorRecipe(X), 3), "^out is int 3; wanted a path"),
+        *((partial(Recipe, value), "^model is .*; wanted a path") for value in (None, 3, "")),
+        *((partial(export_bundle, value), "^recipe is .*; wanted a Recipe") for value in ("m", None, X)),
+        *((partial(export_vectors, value), "^file is .*; wanted a path") for value in (None, 3, "", Recipe("m"))),
+        (lambda: export_vectors(X, spec="pca"), "^spec is str 'pca'; wanted a WhiteningSpec"),
+        (lambda: export_vectors(X, normalize=True, round_to="int8"), "leave normalize out"),
+        (lambda: export_vectors(X, 3), "^out is int 3; wanted a path"),
     ],
 )
 def test_arguments_of_a_wrong_type_are_refused(call: Any, message: str) -> None:
@@ -135,12 +126,12 @@ def test_arguments_of_a_wrong_type_are_refused(call: Any, message: str) -> None:
 
 @pytest.mark.parametrize("layers", [(0, 1), [0, 1], np.array([0, 1]), range(2), (np.int64(0), 1)], ids=repr)
 def test_layers_of_any_kind_are_a_tuple(layers: Any) -> None:
-    found = SourceChoice("minilm", layers=layers).layers
+    found = Recipe("minilm", layers=layers).layers
     assert found == (0, 1)
     assert [type(layer) for layer in found] == [int, int]
 
 
 def test_paths_may_be_texts(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32))
-    made = export_vectors(VectorRecipe(str(tmp_path / "x.npy")), str(tmp_path / "out"))
+    made = export_vectors(str(tmp_path / "x.npy"), str(tmp_path / "out"))
     assert made.path == tmp_path / "out"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from whiten import ParityError
 from whiten_export.proof.gate import Definition, Expected, Outcome, Request, check_bundle, compute_expected, failure
-from whiten_export.proof.reference import Composition, Head, Reference
+from whiten_export.proof.reference import Composition, Reference
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.parity import Agreement, Probes, compare, read_probes
 from whiten_runtime.errors import RunError, WhitenError
@@ -59,7 +59,7 @@ class Broken(Reference):
 
 
 def expected_of(limit: int, error: Exception) -> Expected:
-    definition = Definition(Broken(limit, error), Composition((1,)), Head(None, False), 4)
+    definition = Definition(Broken(limit, error), Composition((1,)), 4)
     return compute_expected(definition, [Request("", ("a", "b"), ids=[[5] * 70, [5] * 3])], [], Reporter())
 
 

@@ -15,7 +15,6 @@ from support.cli import ok, refused
 from support.families import FAMILIES, MAX_LENGTH, Family
 from support.vocabularies import write_tokenizer_json
 from whiten import Encoder
-from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.describe.families import BatchLimit, batch_limit, positions_before
 from whiten_export.sources.load.network import empty_positions, fix_frequencies, load_config, quiet
@@ -36,7 +35,7 @@ NONE = ("--layers", 2, "--whitening", "none")
 
 
 def opened(folder: Path) -> TokenModel:
-    return open_model(resolve(str(folder)), SourceChoice(model=str(folder)))
+    return open_model(resolve(str(folder)))
 
 
 def family_of(kind: str) -> Family:

@@ -206,5 +206,5 @@ def test_an_embedding_model_whose_base_lies_beside_it_is_compared_from_any_direc
         vectors.append(encode_published(found, [Request("", ("the cat sat", "a"))], 20, False, "cpu").vectors[0])
         assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == "own-base"
     np.testing.assert_array_equal(*vectors)
-    with Encoder(export_bundle(Recipe.of(str(adapter)), here / "b").path) as encoder:
+    with Encoder(export_bundle(Recipe(str(adapter)), here / "b").path) as encoder:
         np.testing.assert_allclose(encoder.encode(["the cat sat", "a"]), vectors[0], atol=1e-5)

@@ -45,7 +45,7 @@ def test_text_without_tokens_is_the_zero_vector_where_pytorch_gives_nan(tmp_path
     directory = save_checkpoint("llama", tmp_path / "llama")
     described = json.loads((directory / "tokenizer_config.json").read_text())
     (directory / "tokenizer_config.json").write_text(json.dumps(described | {"add_bos_token": False}))
-    recipe = Recipe.of(str(directory), layers=(-1,), pooling="last", whitening=None)
+    recipe = Recipe(str(directory), layers=(-1,), pooling="last", whitening=None)
     with Encoder(export_bundle(recipe, tmp_path / "b").path) as encoder:
         assert encoder.token_count("") == 0
         assert not encoder.encode("").any()
@@ -87,7 +87,7 @@ def test_networks_that_are_not_encoders_are_refused(model_type: str, message: st
 
 def test_missing_pad_token_is_set(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     """Other programs need a pad token, which LLaMA does not have."""
-    out = export_bundle(Recipe.of(str(checkpoint("llama")), layers=(0,), whitening=None), tmp_path / "b").path
+    out = export_bundle(Recipe(str(checkpoint("llama")), layers=(0,), whitening=None), tmp_path / "b").path
     assert json.loads((out / "tokenizer_config.json").read_text())["pad_token"] == "</s>"
     assert json.loads((out / "whiten.json").read_text())["pad_token_id"] == 2
 
@@ -112,7 +112,7 @@ def test_merged_pieces_outside_the_vocabulary_are_unknown(tmp_path: Path) -> Non
             inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
             want.append(network(**inputs).last_hidden_state.mean(dim=1).numpy()[0])
     assert unknown > 20
-    recipe = Recipe.of(str(directory), layers=(-1,), whitening=None)
+    recipe = Recipe(str(directory), layers=(-1,), whitening=None)
     with Encoder(export_bundle(recipe, tmp_path / "b").path) as encoder:
         agreement = compare(encoder.encode(texts), np.stack(want))
     assert GATES["fp32"].passes(agreement), str(agreement)

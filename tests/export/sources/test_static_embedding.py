@@ -12,7 +12,6 @@ from tokenizers import Tokenizer
 from support.checkpoints import write_modules, write_tensors
 from support.vocabularies import wordpiece
 from whiten import WhitenError
-from whiten_export.sources.choice import SourceChoice
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.load.sentence_transformers import StaticEmbedding
 from whiten_export.sources.opening import open_model
@@ -90,7 +89,7 @@ def test_the_graph_and_the_reference_look_up_the_same_rows(made: Made) -> None:
 def test_a_table_with_too_few_rows_is_refused(made: Made) -> None:
     folder = made(rows=50)
     with pytest.raises(WhitenError, match=r"its tokenizer has ids up to \d+, but the embeddings have 50 rows;"):
-        open_model(resolve(str(folder)), SourceChoice(str(folder)))
+        open_model(resolve(str(folder)))
 
 
 @pytest.mark.parametrize("content", [b"", b'{"model": {}}', b"\xff", None])

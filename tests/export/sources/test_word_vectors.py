@@ -64,7 +64,7 @@ TEXTS = ["", "zzzzz qqqqq", "the", *sentences(60), "don't isn't we're John's 1,0
 
 
 def test_vectors_are_averages_of_word_vectors(words_file: Path, tmp_path: Path) -> None:
-    with Encoder(export_bundle(Recipe.of(str(words_file), whitening=None), tmp_path / "b").path) as encoder:
+    with Encoder(export_bundle(Recipe(str(words_file), whitening=None), tmp_path / "b").path) as encoder:
         np.testing.assert_allclose(encoder.encode(TEXTS), averages(words_file, TEXTS, None), atol=1e-5)
         assert encoder.manifest.source.model == "glove"
         assert (encoder.manifest.source.model_type, encoder.manifest.layers) == ("words", (0,))
@@ -114,7 +114,7 @@ def test_whitened_sif_has_identity_covariance(words_file: Path, tmp_path: Path, 
 
 def test_tokenizer_splits_like_another_regex_engine(words_file: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer(
-        export_bundle(Recipe.of(str(words_file), whitening=None), tmp_path / "b").path / "tokenizer.json", 9
+        export_bundle(Recipe(str(words_file), whitening=None), tmp_path / "b").path / "tokenizer.json", 9
     )
     known = {line.split(" ")[0]: index for index, line in enumerate(words_file.read_text("utf-8").splitlines(), 2)}
 

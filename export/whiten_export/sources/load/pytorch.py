@@ -40,7 +40,9 @@ from whiten_runtime.errors import ProviderError, UsageError, WhitenError
 
 
 class PyTorchModel(TokenModel):
-    """Reads a checkpoint with transformers; weights are in memory only while a graph or a reference needs them."""
+    """Reads a checkpoint with transformers; weights are in memory from a graph to its reference."""
+
+    _loaded: nn.Module | None = None  # network of the last graph, until its reference is made
 
     def __init__(self, checkpoint: Checkpoint, trust_remote_code: bool, device: str) -> None:
         _check_device(device)
@@ -70,6 +72,7 @@ class PyTorchModel(TokenModel):
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Trace the network. Nodes that the layers do not need, such as the blocks above them, are not in the graph."""
         network = self._network("pooler" in pooling_modes(pooling))
+        self._loaded = network if self._keeps_nothing(network) else None
         fix_frequencies(network)
         model = trace(network, layers)
         pooler = _describe_pooler(network) if "pooler" in pooling_modes(pooling) else None
@@ -78,15 +81,24 @@ class PyTorchModel(TokenModel):
         return HiddenStates(model, tuple(model.graph.outputs), pooler=pooler)
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
-        """Return the whole network in float64 as the reference, with all its hidden states."""
-        network = self._network("pooler" in pooling_modes(pooling)).to(self._device, torch.float64)
-        return TorchReference(network, layers, pooling, in_threads=not self._trust and keeps_nothing(network))
+        """Return the whole network in float64 as the reference, with all its hidden states.
+
+        It is the network of the last graph, if tracing leaves nothing in it. Its weights are converted in place: that
+        graph has to be saved by then.
+        """
+        network = self._loaded or self._network("pooler" in pooling_modes(pooling))
+        self._loaded = None
+        network = network.to(self._device, torch.float64)
+        return TorchReference(network, layers, pooling, in_threads=self._keeps_nothing(network))
 
     def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
         """Return the vectors of sentence-transformers for texts with prompts; None without its files."""
         if self.checkpoint.published is None:
             return None
         return encode_published(self.checkpoint, requests, max_seq_length, self._trust, self._device)
+
+    def _keeps_nothing(self, network: nn.Module) -> bool:
+        return not self._trust and keeps_nothing(network)
 
     def _network(self, pooler: bool) -> nn.Module:
         return load_network(self.checkpoint, self._config, self._trust, pooler)
