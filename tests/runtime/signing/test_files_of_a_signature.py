@@ -13,6 +13,8 @@ import whiten as whiten_package
 from support.cli import invoke, ok
 from support.keys import KeyPair
 from whiten import Encoder
+from whiten_runtime import signing
+from whiten_runtime.bundle.files import sha256_of
 from whiten_runtime.commands import verify as command
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import BundleError, SignatureError, UsageError
@@ -51,6 +53,18 @@ def test_callers_of_python_check_what_they_opened(signed: Path, keys: KeyPair, g
     replace_with(golden, "bundle-v1-int8", signed)
     with Encoder(signed) as encoder, pytest.raises(SignatureError, match="is not the bundle that was signed with key"):
         signature.check(encoder)
+
+
+def test_a_signature_is_checked_as_it_was_read(signed: Path, keys: KeyPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = signing._read
+
+    def then_replaced(root: Path, file: Path) -> bytes:
+        content = read(root, file)
+        file.write_bytes(b"{}")
+        return content
+
+    monkeypatch.setattr(signing, "_read", then_replaced)
+    assert verify_signature(signed, keys.public).sha256 == sha256_of([signed / "whiten.json"])
 
 
 PLANTED = [
