@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from whiten_runtime.bundle.graph import OUTPUT, unwhitened_output
 from whiten_runtime.bundle.manifest import NESTED_METHODS, Manifest, read_manifest
 from whiten_runtime.errors import BundleError, DataError, UsageError
-from whiten_runtime.inference.embedder import Prompts, leading_width
 from whiten_runtime.inference.loading import load_bundle
+from whiten_runtime.inference.options import Prompts, leading_width
 from whiten_runtime.inference.vectors import unit
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -161,11 +161,10 @@ def open_embedder(
     manifest = read_manifest(bundle)
     own = whitening.source == "bundle"
     width = _width(bundle, manifest, whitening.dimension) if own else None
-    value = OUTPUT if own else unwhitened_output(manifest)
-    _, embedder = load_bundle(bundle, options, value=value)
+    _, embedder = load_bundle(bundle, options, output=OUTPUT if own else unwhitened_output(manifest))
 
     def embed(texts: Sequence[str], prompt: str, advance: Callable[[int], object]) -> NDArray[np.float32]:
-        vectors = embedder.embed(texts, replace(embedder.whole(value), prompt=prompt), advance)
+        vectors = embedder.embed(texts, replace(embedder.options, prompt=prompt), advance)
         finite = np.isfinite(vectors).all(axis=1)
         if not finite.all():
             text = texts[int(finite.argmin())]

@@ -39,8 +39,8 @@ class RangeFitter:
 
     def __init__(self, bundle: Path) -> None:
         manifest = read_manifest(bundle)
-        self._value, self._origin = unwhitened_output(manifest), Origin.of(manifest)
-        _, self._embedder = load_bundle(bundle, SessionOptions(threads=1), value=self._value)
+        self._origin = Origin.of(manifest)
+        _, self._embedder = load_bundle(bundle, SessionOptions(threads=1), output=unwhitened_output(manifest))
 
     def fit(self, job: Job, number: int, folder: Path) -> None:
         """Fit the statistics of a range, and write them, unless they are there."""
@@ -54,11 +54,9 @@ class RangeFitter:
         def place_of(sentence: str) -> str:
             return next((place for text, place in _sentences(job, shards) if text == sentence), "the input")
 
-        statistics = Statistics.empty(self._embedder.engine.width_of(self._value))
+        statistics = Statistics.empty(self._embedder.width)
         with threadpool_limits(1, "blas"):
-            vectors = embed_windows(
-                sentences, self._embedder, self._value, lambda count: None, done, digest, place_of=place_of
-            )
+            vectors = embed_windows(sentences, self._embedder, lambda count: None, done, digest, place_of=place_of)
             statistics = deque(chain([statistics], gather(vectors, statistics)), 1).pop()
         name, count = _name(job, number), statistics.moments.n
         corpus = (CorpusRecord(name=name, sha256=digest.hexdigest(), sentences=count),)

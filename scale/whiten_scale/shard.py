@@ -13,7 +13,8 @@ from whiten_runtime.errors import DataError, NoVectorError, UsageError
 from whiten_runtime.files.texts import import_parquet
 from whiten_runtime.files.vector_metadata import KEY, SPACE_KEY, VectorMetadata
 from whiten_runtime.files.write_vectors import as_stored
-from whiten_runtime.opened.encoder import Encoder
+from whiten_runtime.opened.encoder import Encoder, embedder_of
+from whiten_runtime.opened.opening import encode_options
 from whiten_scale.inputs import WrongRow
 from whiten_scale.places import Folder, opened
 from whiten_scale.plan import READERS, Job
@@ -63,16 +64,24 @@ class Vectors:
             raise UsageError(f"--bytes is for --vector-type codes, not {choice.vector_type}; leave it out")
         self.encoder = Encoder(bundle, threads=1)
         self._choice = choice
-        self._prompt = self.encoder._embedder.prompts.resolve(choice.prompt_name, choice.prompt)
-        named = choice.prompt_name or (self.encoder.default_prompt_name if choice.prompt is None else None)
+        self._embedder = embedder_of(self.encoder)
         self._precision: Literal["float32", "int8"] = "int8" if choice.vector_type == "int8" else "float32"
+        self._options = encode_options(
+            self.encoder,
+            prompt_name=choice.prompt_name,
+            prompt=choice.prompt,
+            normalize_embeddings=choice.normalize,
+            truncate_dim=choice.truncate_dim,
+            precision=self._precision,
+        )
+        named = choice.prompt_name or (self.encoder.default_prompt_name if choice.prompt is None else None)
         self._metadata = VectorMetadata.of(
             self.encoder.manifest, choice.normalize, choice.truncate_dim, named, self._precision
         )
         self._coder = Coder.of(bundle, choice.bytes) if choice.vector_type == "codes" else None
         if choice.vector_type == "float16" and self._metadata.dtype != np.dtype("<f4"):
             raise UsageError("this bundle gives int8 vectors; take --vector-type int8")
-        self.window = self.encoder._engine.schedule.window
+        self.window = self._embedder.engine.schedule.window
         try:
             self.of([_ANY_TEXT])
         except NoVectorError as error:
@@ -80,17 +89,10 @@ class Vectors:
 
     def of(self, texts: Sequence[str]) -> NDArray[Any]:
         """Return what is stored of texts, [n, width]."""
-        choice = self._choice
-        rows: NDArray[Any] = self.encoder.encode(
-            list(texts),
-            prompt=self._prompt,
-            normalize_embeddings=choice.normalize,
-            truncate_dim=choice.truncate_dim,
-            precision=self._precision,
-        )
+        rows = self._embedder.embed(texts, self._options)
         if self._coder is not None:
             return self._coder.encode_array(rows)
-        if choice.vector_type != "float16":
+        if self._choice.vector_type != "float16":
             return np.ascontiguousarray(as_stored(rows, self._metadata))
         with np.errstate(over="ignore"):
             halves = rows.astype(np.float16)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import as_iterable
-from whiten_runtime.opened.encoder import Encoder
-from whiten_serving.requests import MAX_QUEUE_TOKENS, Finish, Request
+from whiten_runtime.errors import as_iterable, checked_texts
+from whiten_runtime.inference.engine import TokenRunner
+from whiten_runtime.inference.options import EncodeOptions, Prompts
+from whiten_runtime.opened.encoder import Encoder, embedder_of
+from whiten_runtime.opened.opening import encode_options
+from whiten_serving.requests import MAX_QUEUE_TOKENS, Request
 from whiten_serving.scheduler import Scheduler
 
-_FINISHERS = 256
+_OPTIONS = 256
 """Number of different options that are remembered."""
 
 _AT_ONCE = 4096
@@ -47,7 +51,8 @@ class EncoderQueue:
         self._owned = not isinstance(encoder, Encoder)
         self.encoder = encoder if isinstance(encoder, Encoder) else Encoder(encoder)
         try:
-            self.runner = self.encoder.token_runner()
+            self._embedder = embedder_of(self.encoder)
+            self.runner = TokenRunner(self._embedder.engine)
             self.scheduler = scheduler or Scheduler(
                 self.runner.schedule.workers if lanes is None else lanes,
                 max_batch_tokens,
@@ -59,7 +64,8 @@ class EncoderQueue:
                 self.encoder.close()
             raise
         self._shares = scheduler is not None
-        self._finish = lru_cache(_FINISHERS, typed=True)(self._finisher)  # checking options takes its time
+        self._options = lru_cache(_OPTIONS, typed=True)(self._checked)  # checking options takes its time
+        self._prompts = Prompts.of(self.encoder.manifest)
 
     def request(
         self,
@@ -72,11 +78,14 @@ class EncoderQueue:
     ) -> Request:
         """Tokenise texts, by the options of `Batcher.submit`, and return a request to `put`."""
         try:
-            finish = self._finish(isinstance(texts, str), **finishing)
+            options = self._options(**finishing)
         except TypeError:  # an option cannot be hashed: it is refused
-            finish = self._finisher(isinstance(texts, str), **finishing)
-        tokenized = self.encoder.tokenized(texts, prompt_name=prompt_name, prompt=prompt, truncate=truncate)
-        return Request(self.runner, tokenized, finish, ignore)
+            options = self._checked(**finishing)
+        text = self._prompts.resolve(prompt_name, prompt)
+        options = replace(options, prompt=text, truncate=truncate, finite=False)  # the scheduler checks each batch
+        items = [texts] if isinstance(texts, str) else checked_texts(texts)
+        finish = (lambda vectors: options.finish(vectors)[0]) if isinstance(texts, str) else options.finish
+        return Request(self.runner, self._embedder.tokenize(items, options), finish, ignore)
 
     async def request_in_loop(self, texts: str | Iterable[str], **options: Any) -> Request:
         """Return `request` of texts, which are tokenised in another thread if they are long."""
@@ -132,10 +141,8 @@ class EncoderQueue:
         if self._owned:
             self.encoder.close()
 
-    def _finisher(self, single: bool, **options: Any) -> Finish:
-        """Return what makes a caller's vectors of those of the graph."""
-        made = self.encoder.finisher(**options)
-        return (lambda vectors: made(vectors)[0]) if single else made
+    def _checked(self, **finishing: Any) -> EncodeOptions:
+        return encode_options(self.encoder, **finishing)
 
 
 def ignore(request: Request) -> None:

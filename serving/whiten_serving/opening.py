@@ -15,7 +15,9 @@ from whiten_runtime.bundle.parity import Agreement
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.files.replacing import lock_file
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.opened.encoder import Encoder
+from whiten_runtime.inference.engine import TokenRunner
+from whiten_runtime.opened.encoder import Encoder, embedder_of
+from whiten_runtime.opened.opening import proof_of
 from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.http.models import ServedModel
 from whiten_serving.scheduler import Scheduler
@@ -36,11 +38,11 @@ def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agre
     encoder = Encoder(choice.bundle, threads=settings.threads, device=settings.device)
     try:
         if settings.verify:
-            proof = encoder._proof()
+            proof = proof_of(encoder)
             proof.check(choice.bundle, "; --no-verify serves it all the same")
         else:
             encoder.warmup()
-        encoder.token_runner().trim()
+        TokenRunner(embedder_of(encoder).engine).trim()
     except BaseException:
         encoder.close()
         raise
@@ -50,7 +52,7 @@ def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agre
 def make_scheduler(encoders: Sequence[Encoder], settings: Settings) -> Scheduler:
     """Return the scheduler that all models share, with as many lanes as the model that can use the most."""
     return Scheduler(
-        max(encoder.token_runner().schedule.workers for encoder in encoders),
+        max(embedder_of(encoder).engine.schedule.workers for encoder in encoders),
         settings.max_batch_tokens,
         max_queue_tokens=settings.max_queue_tokens,
         max_wait=settings.max_wait,

@@ -16,8 +16,9 @@ from support.published import SIZE, TEXTS, save, static, transformer
 from whiten import BundleError, Encoder, UsageError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT, scan_graph, with_output
-from whiten_runtime.inference.embedder import Embedder, EncodeOptions
+from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.options import EncodeOptions
 from whiten_runtime.ort.session import SessionOptions
 
 Exported = Callable[..., Encoder]
@@ -68,7 +69,7 @@ def test_engine_outputs_vectors_before_whitening_of_any_bundle(exported: Exporte
     model = normalised._bundle.model
     assert UNWHITENED_OUTPUT not in scan_graph(model).outputs
     engine = Engine(model, normalised.manifest.pad_token_id, SessionOptions(), UNWHITENED_OUTPUT)
-    output = EncodeOptions(engine.width_of(UNWHITENED_OUTPUT), values=(UNWHITENED_OUTPUT,))
+    output = EncodeOptions(outputs=(UNWHITENED_OUTPUT,))
     ((_, rows),) = Embedder(normalised._tokenizer, engine).windows(sentences(40), output)
     np.testing.assert_allclose(rows, raw.encode(sentences(40)), atol=1e-6)
     engine.close()

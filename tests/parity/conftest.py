@@ -11,7 +11,7 @@ from support.cli import ok
 from support.published import peer
 from whiten import Encoder
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.inference.embedder import DOCUMENT
+from whiten_runtime.inference.options import DOCUMENT
 
 
 @pytest.fixture(scope="session")

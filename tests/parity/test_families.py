@@ -23,7 +23,7 @@ from support.families import FAMILIES, LAYERS, MAX_LENGTH, WIDTH
 from support.graphs import additions_before_norms, default_session, fused
 from support.vectors import worst
 from whiten import Encoder, UsageError
-from whiten_export.corpus.statistics import embed_value
+from whiten_export.corpus.statistics import embed_float64
 from whiten_export.graph.builder import HiddenStates, save_graph
 from whiten_export.graph.float16 import halve_weights
 from whiten_export.graph.head import pool_graph, set_head
@@ -42,6 +42,7 @@ from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Pooling, Precision
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.options import EncodeOptions
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -93,8 +94,8 @@ class Exported:
 
     def vectors(self, graph: ir.Model, texts: list[str], value: str, path: Path) -> np.ndarray:
         save_graph(graph, path)
-        engine = Engine(path, self.model.tokenizer.pad_token_id, value=value)
-        found = embed_value(texts, Embedder(self.tokenizer, engine), value)
+        engine = Engine(path, self.model.tokenizer.pad_token_id, output=value)
+        found = embed_float64(texts, Embedder(self.tokenizer, engine, EncodeOptions(outputs=(value,))))
         engine.close()
         return found
 

@@ -114,4 +114,4 @@ def test_replaced_weights_are_not_mixed_with_those_in_use(tmp_path: Path, minilm
     weights.with_suffix(".new").replace(weights)
     with Encoder(minilm_bundle) as original:
         ids = original._tokenizer.tokenize(["a short text"] * 40)
-        np.testing.assert_allclose(made.vectors(ids), original.encode(["a short text"] * 40), rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(made.run(ids), original.encode(["a short text"] * 40), rtol=1e-3, atol=1e-3)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from support.bundles import copy_bundle, edit_initializer
 from whiten import BundleError, Encoder, VectorWhitener
-from whiten_runtime.inference.vectors import check_given
+from whiten_runtime.inference.vectors import check_computed
 
 TEXTS = ["a dog", "the cat", "the fox runs", "a bird"]
 TOKENS = {
@@ -83,9 +83,9 @@ def test_every_coordinate_is_looked_at(value: float) -> None:
             vectors = np.ones((5, 7), np.float32)
             vectors[row, column] = value
             with pytest.raises(BundleError, match=rf"texts\[{row}\] gets"):
-                check_given(vectors, "texts")
+                check_computed(vectors, "texts")
 
 
 def test_large_numbers_are_finite() -> None:
-    check_given(np.full((3, 4), np.finfo(np.float32).max, np.float32), "texts")
-    check_given(np.empty((0, 4), np.float32), "texts")
+    check_computed(np.full((3, 4), np.finfo(np.float32).max, np.float32), "texts")
+    check_computed(np.empty((0, 4), np.float32), "texts")

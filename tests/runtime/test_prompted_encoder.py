@@ -130,7 +130,7 @@ def test_prompt_is_cut_first_where_texts_are_truncated_from_the_left(opened: Ope
     kept = encoder._tokenizer.cut(encoder._tokenizer.tokenize(["nine ten " * 60 + text])[0])
     assert len(kept) == encoder.max_seq_length
     assert (kept[0], kept[-7:]) == (kept[0], encoder._tokenizer.tokenize([text])[0][-7:])
-    assert worst(encoder.encode(text, prompt_name="long"), encoder._engine.vectors([kept])[0]) < ROUNDING
+    assert worst(encoder.encode(text, prompt_name="long"), encoder._engine.run([kept])[0]) < ROUNDING
     assert worst(encoder.encode(text, prompt_name="long"), tiny.encode("nine ten " * 60 + text)) > ROUNDING
 
 

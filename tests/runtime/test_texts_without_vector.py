@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from support.bundles import add_token_without_row, copy_bundle
 from support.cli import invoke, refused
 from whiten import Encoder
 from whiten_runtime.bundle.bundle import MODEL_FILE
-from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT, with_output
+from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, with_output
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import NoVectorError, RunError
 from whiten_runtime.inference.engine import Engine, TokenRunner
@@ -53,9 +52,8 @@ def test_text_is_named_by_its_index(encoder: Encoder, capfd: pytest.CaptureFixtu
 
 def test_text_of_a_later_window_comes_with_its_words(encoder: Encoder) -> None:
     texts = [*GOOD * 1250, BAD]
-    options = encoder._embedder.options(encoder.manifest)
     with pytest.raises(NoVectorError) as error:
-        for _ in encoder._embedder.windows(iter(texts), options):
+        for _ in encoder._embedder.windows(iter(texts)):
             pass
     assert (error.value.index, error.value.text) == (5000, BAD)
 
@@ -69,7 +67,7 @@ def test_every_text_without_a_vector_is_found(broken: Path, places: set[int], si
         vectors: dict[int, NDArray[np.float32]] = {}
 
         def collect() -> None:
-            for group, rows in encoder._engine.run(ids, size):
+            for group, rows in encoder._engine._batches(ids, 0, (OUTPUT,), size):
                 vectors.update(zip(group.tolist(), rows, strict=True))
 
         with pytest.raises(NoVectorError) as error:
@@ -108,7 +106,7 @@ def test_text_is_found_by_an_engine_of_another_output(golden: Path, tmp_path: Pa
     ids = Encoder(bundle)._tokenizer.tokenize(text)
     engine = Engine(graph, 0, SessionOptions(threads=2), UNWHITENED_OUTPUT)
     with pytest.raises(NoVectorError) as error:
-        deque(engine.run(ids, values=(UNWHITENED_OUTPUT,)), 0)
+        engine.run(ids, outputs=(UNWHITENED_OUTPUT,))
     assert set(error.value.failures) == {len(text) - 1}
 
 
@@ -165,7 +163,7 @@ def test_other_errors_are_not_those_of_a_text(
 
 def test_token_runner_names_the_only_text(broken: Path) -> None:
     with Encoder(broken, threads=1) as encoder:
-        runner: TokenRunner = encoder.token_runner()
+        runner = TokenRunner(encoder._engine)
         ids = encoder._tokenizer.tokenize([BAD, GOOD[0]])
         with pytest.raises(NoVectorError, match=r"^texts\[0\] "):
             runner.run(ids[:1])

@@ -3,6 +3,7 @@
 import pytest
 
 from support.corpus import NASTY
+from support.vectors import token_ids
 from whiten import Encoder
 from whiten_runtime.errors import UsageError
 
@@ -11,7 +12,7 @@ from whiten_runtime.errors import UsageError
 def test_tokens_are_those_that_are_embedded(tiny: Encoder, text: str) -> None:
     found = tiny.tokens(text)
     assert len(found) == tiny.token_count(text)
-    assert [one.id for one in found][: tiny.max_seq_length - 1] == tiny.tokenized([text]).ids[0][
+    assert [one.id for one in found][: tiny.max_seq_length - 1] == token_ids(tiny, [text])[0][
         : min(len(found), tiny.max_seq_length - 1)
     ]
     assert [one for one in found if not one.special] == tiny.tokens(text, special=False)

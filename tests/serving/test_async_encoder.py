@@ -12,9 +12,10 @@ import pytest
 
 from support.corpus import sentences
 from support.runners import FakeRunner, vectors_of
-from support.vectors import worst
+from support.vectors import token_ids, worst
 from whiten import Encoder, WhitenError
 from whiten_runtime.errors import NoVectorError
+from whiten_runtime.inference.embedder import Embedder
 from whiten_serving import AsyncEncoder, DeadlineExceededError
 
 CLOSE = 1e-5
@@ -90,13 +91,13 @@ def test_many_tokens_are_made_in_another_thread(
     tiny: Encoder, texts: Any, prompt: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = []
-    tokenized = tiny.tokenized
+    tokenize = Embedder.tokenize
 
     def noted(*args: Any, **options: Any) -> Any:
         threads.append(threading.current_thread())
-        return tokenized(*args, **options)
+        return tokenize(*args, **options)
 
-    monkeypatch.setattr(tiny, "tokenized", noted)
+    monkeypatch.setattr(Embedder, "tokenize", noted)
 
     async def main() -> None:
         async with with_runner(tiny, FakeRunner()) as encoder:
@@ -125,16 +126,16 @@ def test_a_timeout_ends_and_drops_what_waits(tiny: Encoder, timeout: float) -> N
 
 
 def test_the_time_that_tokenising_takes_is_part_of_the_timeout(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenized = tiny.tokenized
+    tokenize = Embedder.tokenize
 
     def slow(*args: Any, **options: Any) -> Any:
         time.sleep(0.3)
-        return tokenized(*args, **options)
+        return tokenize(*args, **options)
 
     async def main() -> None:
         runner = FakeRunner()
         async with with_runner(tiny, runner) as encoder:
-            monkeypatch.setattr(tiny, "tokenized", slow)
+            monkeypatch.setattr(Embedder, "tokenize", slow)
             with pytest.raises(DeadlineExceededError):
                 await encoder.encode("a " * 5000, timeout=0.1)
         assert runner.texts == 0
@@ -227,7 +228,7 @@ def test_a_quick_text_that_is_by_itself_is_computed_without_a_lane(
             assert runner.threads == ["whiten-lane"]
             texts = ["b", "c"][:tasks]
             for text, vector in zip(texts, await asyncio.gather(*map(encoder.encode, texts)), strict=True):
-                ids = tiny.tokenized([text]).ids
+                ids = token_ids(tiny, [text])
                 assert np.array_equal(vector, vectors_of(ids)[0])
             here = threading.current_thread().name
             assert set(runner.threads[1:]) == ({here} if own else {"whiten-lane"})

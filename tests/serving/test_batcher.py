@@ -18,8 +18,9 @@ from support.bundles import change_bundle, copy_bundle
 from support.corpus import NASTY, sentences
 from support.runners import FakeRunner
 from support.server import until
-from support.vectors import worst
+from support.vectors import token_ids, worst
 from whiten import Encoder, TextError, TooLongError, UsageError, WhitenError
+from whiten_runtime.inference.embedder import Embedder
 from whiten_serving import AsyncEncoder, Batcher, DeadlineExceededError, OverloadedError
 
 CLOSE = 1e-6
@@ -259,7 +260,7 @@ def test_more_than_may_wait_is_refused_before_it_is_tokenised(tiny: Encoder, mon
         batcher._queue.runner = runner
         first = batcher.submit(["word"] * 100)  # more than may wait, while nothing does
         assert runner.begun.acquire(timeout=30)
-        monkeypatch.setattr(tiny, "tokenized", None)
+        monkeypatch.setattr(Embedder, "tokenize", None)
         with pytest.raises(OverloadedError, match="too many requests") as error:
             batcher.submit(["word"] * 100)
         assert error.value.retry_after >= 0
@@ -305,7 +306,7 @@ def test_stats_tell_what_waits(held: tuple[Batcher, FakeRunner, "Future[Any]"]) 
     batcher, runner, _ = held
     waiting = [batcher.submit(["a", "b"]) for _ in range(3)]
     stats = batcher.stats()
-    tokens = sum(map(len, batcher.encoder.tokenized(["a", "b"]).ids))
+    tokens = sum(map(len, token_ids(batcher.encoder, ["a", "b"])))
     assert (stats.lanes, stats.lanes_busy, stats.queue_requests, stats.queue_tokens) == (1, 1, 3, 3 * tokens)
     runner.open.set()
     wait(waiting, timeout=60)

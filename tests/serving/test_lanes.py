@@ -19,6 +19,7 @@ from whiten import Encoder
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
 from whiten_runtime.inference.runner import GraphFile
+from whiten_runtime.opened.encoder import embedder_of
 from whiten_serving import AsyncEncoder
 from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.opening import make_scheduler
@@ -237,7 +238,7 @@ def test_models_of_different_workers_share_as_many_lanes_as_there_are_threads(
     encoders: Callable[[int], list[Encoder]], threads: int
 ) -> None:
     opened = encoders(threads)
-    assert [encoder.token_runner().schedule.workers for encoder in opened] == [1, threads, 1]
+    assert [embedder_of(encoder).engine.schedule.workers for encoder in opened] == [1, threads, 1]
     scheduler = make_scheduler(opened, Settings())
     assert scheduler.lanes == threads
     queues = [EncoderQueue(encoder, scheduler) for encoder in opened]

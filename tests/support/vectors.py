@@ -1,9 +1,15 @@
 """Vectors as language models give them, and how far vectors are apart."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+from whiten import Encoder
+from whiten_runtime.opened.encoder import embedder_of
+from whiten_runtime.opened.opening import encode_options
 
 ROUNDING = 1e-4
 """Whitening multiplies float32 rounding by λ^-½, and a random network has small eigenvalues: the gate's bound."""
@@ -39,3 +45,8 @@ def write_word_vectors(path: Path, texts: list[str], width: int) -> list[str]:
     rows = (f"{word} {' '.join(f'{x:.4f}' for x in generator.normal(size=width))}" for word in words)
     path.write_text("\n".join(rows) + "\n", "utf-8")
     return words
+
+
+def token_ids(encoder: Encoder, texts: Sequence[str], **options: Any) -> list[list[int]]:
+    """Return the token ids of texts, as a call of `encode` with these options makes them."""
+    return embedder_of(encoder).tokenize(texts, encode_options(encoder, **options)).ids

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from whiten.integrations import open_encoder
 from whiten_runtime.errors import needing
-from whiten_runtime.inference.embedder import DOCUMENT, QUERY, Prompts
+from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts
 from whiten_runtime.opened.encoder import Encoder
 
 with needing("mteb"):

@@ -14,12 +14,15 @@ from whiten.integrations import open_encoder
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, parse_manifest
 from whiten_runtime.bundle.space import with_space
-from whiten_runtime.errors import BundleError, UsageError, needing_package, whole_number
+from whiten_runtime.errors import BundleError, UsageError, checked_texts, needing_package, whole_number
 from whiten_runtime.files.replacing import replace_file, replacing
-from whiten_runtime.inference.embedder import DOCUMENT, QUERY, Embedder, EncodeOptions, Prompts
+from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.engine import TokenizedTexts
+from whiten_runtime.inference.options import DOCUMENT, QUERY, EncodeOptions, Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
-from whiten_runtime.inference.vectors import as_tensors, check_given
-from whiten_runtime.opened.encoder import Encoder
+from whiten_runtime.inference.vectors import as_tensors
+from whiten_runtime.opened.encoder import Encoder, embedder_of
+from whiten_runtime.opened.opening import encode_options
 
 with needing_package("sentence-transformers>=5.4"):
     import torch
@@ -53,7 +56,7 @@ def load(encoder: Encoder | str | Path, *, truncate_dim: int | None = None) -> "
     opened = open_encoder(encoder)
     module = BundleModule(opened, _saved_length(opened.path))
     manifest = module.encoder.manifest
-    _truncated(manifest, truncate_dim)
+    _options(module.encoder, truncate_dim)
     return BundleTransformer(
         modules=[module],
         device="cpu",
@@ -89,21 +92,22 @@ class BundleTransformer(SentenceTransformer):  # type: ignore[misc]
             rounded = {"precision": "float32"} if precision in ("int8", "uint8") else {}
             return super().encode(**given | rounded)
         width = given.get("truncate_dim")
-        kept = _truncated(
-            self[0].encoder.manifest,
+        coded = precision in ("int8", "uint8") and wanted is not None
+        kept = _options(
+            self[0].encoder,
             self.truncate_dim if width is None else width,
-            bool(given.get("normalize_embeddings")),
+            normalize_embeddings=bool(given.get("normalize_embeddings")),
+            precision=precision if coded else "float32",
         )
         given |= {"normalize_embeddings": kept.normalize}
-        if precision not in ("int8", "uint8") or wanted is None:
+        if kept.quantize is None:
             return super().encode(**given)
         # sentence-transformers takes ranges from the call's texts, so that a vector would depend on its neighbours.
-        quantizer = self[0].encoder._quantizer(precision, None, kept)
         plain = {"precision": "float32", "convert_to_numpy": True, "convert_to_tensor": False}
         vectors = super().encode(**given | plain)
         if given.get("convert_to_numpy", True) and not given.get("convert_to_tensor"):
-            return quantizer(vectors)
-        return as_tensors(quantizer(vectors), bool(given.get("convert_to_tensor")) or vectors.ndim == 1)
+            return kept.quantize(vectors)
+        return as_tensors(kept.quantize(vectors), bool(given.get("convert_to_tensor")) or vectors.ndim == 1)
 
     def set_pooling_include_prompt(self, include_prompt: bool) -> None:
         """Accept only what the bundle does: whether the tokens of a prompt are pooled is decided at export.
@@ -163,7 +167,7 @@ class BundleModule(InputModule):  # type: ignore[misc]
     def __init__(self, encoder: Encoder | str | Path, max_seq_length: int | None = None) -> None:
         super().__init__()
         self.encoder = open_encoder(encoder)
-        self._embedder = self.encoder._embedder
+        self._embedder = embedder_of(self.encoder)
         if max_seq_length is not None:
             self.max_seq_length = max_seq_length
 
@@ -174,12 +178,12 @@ class BundleModule(InputModule):  # type: ignore[misc]
 
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:
-        manifest, embedder = self.encoder.manifest, self.encoder._embedder
+        manifest, embedder = self.encoder.manifest, embedder_of(self.encoder)
         least = sum(embedder.tokenizer.special_tokens) + 1
         length = whole_number(_LENGTH, value, least, manifest.max_seq_length, ", the most that the bundle takes")
         if length < manifest.max_seq_length:
             cutting = Tokenizer(self.encoder.path / TOKENIZER_FILE, length, manifest.truncation_side)
-            embedder = Embedder(cutting, embedder.engine, Prompts.of(manifest))
+            embedder = Embedder(cutting, embedder.engine)
         self._embedder = embedder
 
     @property
@@ -219,11 +223,9 @@ class BundleModule(InputModule):  # type: ignore[misc]
         route = self.encoder.manifest.route
         if task in ("query", "document") and route in ("query", "document") and route != task:
             raise UsageError(f"this bundle holds the route {route}; export one with --route {task} for this")
-        engine, tokenizer, prompts = self.encoder._engine, self._embedder.tokenizer, self._embedder.prompts
-        engine.check_open()
-        kept = EncodeOptions.of(self.encoder.manifest, prompt=prompts.resolve(prompt=prompt or ""))
-        feed = engine.feed(self._embedder.tokenized(list(inputs), kept).ids)
-        length = {"prompt_length": tokenizer.prompt_tokens(kept.prompt)} if prompt else {}
+        kept = encode_options(self.encoder, prompt=prompt or "")
+        feed = self._embedder.engine.feed(self._embedder.tokenize(checked_texts(inputs), kept).ids)
+        length = {"prompt_length": self._embedder.tokenizer.prompt_tokens(kept.prompt)} if prompt else {}
         return {name: torch.from_numpy(array) for name, array in feed.items()} | length | {"modality": "text"}
 
     def forward(self, features: dict[str, Any], **options: object) -> dict[str, Any]:
@@ -234,9 +236,9 @@ class BundleModule(InputModule):  # type: ignore[misc]
         """
         rows = zip(features["input_ids"], features["attention_mask"], strict=True)
         ids = [row[mask > 0].tolist() for row, mask in rows]
-        left_out = 0 if self._embedder.prompts.pooled else features.get("prompt_length", 0)
-        vectors = self.encoder._engine.vectors(ids, left_out)
-        check_given(vectors, "texts")
+        kept = encode_options(self.encoder, prompt="")
+        left_out = 0 if kept.include_prompt else features.get("prompt_length", 0)
+        vectors = kept.finish(self._embedder.run(TokenizedTexts(ids, left_out), kept))
         return features | {"sentence_embedding": torch.from_numpy(vectors)}
 
     def save(self, output_path: str, *arguments: object, safe_serialization: bool = True, **options: object) -> None:
@@ -302,11 +304,11 @@ class BundleModule(InputModule):  # type: ignore[misc]
         return type(self), (self.encoder, self.max_seq_length)
 
 
-def _truncated(manifest: Manifest, width: int | None, normalize: bool = False) -> EncodeOptions:
-    """Check `truncate_dim` as the encoder does; all coordinates are kept where it is above their number."""
-    if isinstance(width, int) and width > manifest.dimension:
+def _options(encoder: Encoder, width: int | None, **arguments: Any) -> EncodeOptions:
+    """Check options as the encoder does; all coordinates are kept where `truncate_dim` is above their number."""
+    if isinstance(width, int) and width > encoder.dimension:
         width = None
-    return EncodeOptions.of(manifest, normalize=normalize, truncate_dim=width)
+    return encode_options(encoder, truncate_dim=width, **arguments)
 
 
 def _prompts(manifest: Manifest) -> dict[str, str]:

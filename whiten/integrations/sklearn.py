@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from whiten.integrations import open_encoder
 from whiten_runtime.errors import UsageError, described, needing_package
-from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.opened.encoder import Encoder
+from whiten_runtime.opened.opening import encode_options
 
 with needing_package("scikit-learn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -61,7 +61,6 @@ class BundleVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             BundleError: not a bundle, or an incomplete one.
             UsageError: an option cannot be used as given.
         """
-        self._encoder()._embedder.prompts.resolve(self.prompt_name, self.prompt)
         self._width()
         return self
 
@@ -92,8 +91,16 @@ class BundleVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return self._width()
 
     def _width(self) -> int:
-        manifest = self._encoder().manifest
-        return EncodeOptions.of(manifest, self.batch_size, self.normalize_embeddings, self.truncate_dim).width
+        encoder = self._encoder()
+        options = encode_options(
+            encoder,
+            prompt_name=self.prompt_name,
+            prompt=self.prompt,
+            batch_size=self.batch_size,
+            normalize_embeddings=self.normalize_embeddings,
+            truncate_dim=self.truncate_dim,
+        )
+        return options.width or encoder.dimension
 
     def _encoder(self) -> Encoder:
         """Return the encoder of `bundle`, which `set_params` may have replaced since the last call."""

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.errors import UsageError, needing_package
-from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.opened.encoder import Encoder
+from whiten_runtime.opened.opening import encode_options
 
 with needing_package("txtai"):
     from txtai.vectors import Vectors
@@ -42,7 +42,7 @@ class BundleVectors(Vectors):  # type: ignore[misc]
         if "maxlength" in self.config:
             raise UsageError("maxlength: a bundle has its own maximum length; leave it out")
         encoder = Encoder(path, **self.config.get("vectors", {}))
-        EncodeOptions.of(encoder.manifest, truncate_dim=self.config.get("dimensionality"))
+        encode_options(encoder, truncate_dim=self.config.get("dimensionality"))
         return encoder
 
     def encode(self, data: Sequence[str], category: str | None = None) -> NDArray[np.float32]:

@@ -23,8 +23,9 @@ from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Pooling, Side
 from whiten_runtime.errors import ParityError, WhitenError
 from whiten_runtime.files.replacing import filling, replacing, written_as
-from whiten_runtime.inference.embedder import Embedder, Prompts
+from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import load_graph
+from whiten_runtime.inference.options import Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -131,9 +132,8 @@ def check_layers(
     """Raise a ParityError if a layer or pooling differs from the model's reference on a dozen texts."""
     texts = probe_texts(min(graph.max_seq_length, 64))[1 : _CHECKED_TEXTS + 1]
     with graph.embedder(options) as embedder:
-        output = embedder.whole(LAYERS_OUTPUT)
-        tokenized = embedder.tokenized(texts, output)
-        got = graph.split(embedder.embed(texts, output))
+        tokenized = embedder.tokenize(texts, embedder.options)
+        got = graph.split(embedder.run(tokenized, embedder.options))
     rows = [model.tokenizer.plain(row) for row in tokenized.ids]
     for index, pooling in enumerate(graph.poolings):
         reference = model.reference(graph.layers, pooling)
@@ -170,7 +170,7 @@ def embed_layers(graph: LayerGraph, texts: Sequence[str], options: SessionOption
             replacing(path, _ELSEWHERE) as file,
         ):
             write_array_header_2_0(file, header)
-            for _, rows in embedder.windows(order, embedder.whole(LAYERS_OUTPUT), advance):
+            for _, rows in embedder.windows(order, advance=advance):
                 file.write(np.ascontiguousarray(rows, "<f4").data)
     return LayerVectors(graph, {text: row for row, text in enumerate(order)}, np.load(path, mmap_mode="r"))
 

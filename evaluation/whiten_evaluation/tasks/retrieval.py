@@ -13,7 +13,7 @@ from whiten_evaluation.tasks.retrieval_files import Collection
 from whiten_evaluation.tasks.sts import RESAMPLES, Difference, Interval, difference_of, interval
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.errors import BundleError, UsageError
-from whiten_runtime.inference.embedder import DOCUMENT, QUERY, Prompts
+from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts
 from whiten_runtime.inference.vectors import Nearest
 from whiten_whitening.codes.coder import Coder
 from whiten_whitening.maps import WhiteningMap, fit_map, fit_sif

@@ -160,10 +160,10 @@ def gather(windows: Iterable[Window], start: Statistics) -> Iterator[Statistics]
         yield statistics
 
 
-def fit_corpus(corpus: Corpus, embedder: Embedder, value: str, advance: Advance = lambda count: None) -> Statistics:
+def fit_corpus(corpus: Corpus, embedder: Embedder, advance: Advance = lambda count: None) -> Statistics:
     """Return the statistics of the sentences' vectors before whitening, which enter in windows of fixed size."""
-    start = Statistics.empty(embedder.engine.width_of(value))
-    windows = embed_windows(corpus, embedder, value, advance, place_of=corpus.place_of)
+    start = Statistics.empty(embedder.width)
+    windows = embed_windows(corpus, embedder, advance, place_of=corpus.place_of)
     found = deque(chain([start], gather(windows, start)), 1).pop()
     return Statistics(found.moments, found.sample, corpus.records)
 
@@ -171,18 +171,17 @@ def fit_corpus(corpus: Corpus, embedder: Embedder, value: str, advance: Advance 
 def embed_windows(
     sentences: Iterable[str],
     embedder: Embedder,
-    value: str,
     advance: Advance,
     done: int = 0,
     digest: SentenceDigest | None = None,
     *,
     place_of: Callable[[str], str],
 ) -> Iterator[Window]:
-    """Yield a value of the graph for windows of sentences, each with its sampling keys.
+    """Yield the vectors of windows of sentences, each with its sampling keys.
 
     `place_of` returns the file and line of a sentence, for the error of one that gets no vector.
     """
-    windows = embedder.windows(sentences, replace(embedder.whole(value), finite=True), advance, WINDOW)
+    windows = embedder.windows(sentences, replace(embedder.options, finite=True), advance, WINDOW)
     for texts, vectors in _placed(windows, place_of):
         if digest is not None:
             for text in texts:
@@ -206,9 +205,9 @@ def _placed(
         raise DataError(f"{place} {reason}: {text[:80]!r}; {remedy}, or check the model") from None
 
 
-def embed_value(texts: Sequence[str], embedder: Embedder, value: str) -> Float64Array:
-    """Return a value of the graph for each text, float64 [n, d]."""
-    return embedder.embed(texts, embedder.whole(value)).astype(np.float64)
+def embed_float64(texts: Sequence[str], embedder: Embedder) -> Float64Array:
+    """Return the vector of each text, float64 [n, d]."""
+    return embedder.embed(texts).astype(np.float64)
 
 
 def fit_vectors(parts: Iterable[NDArray[np.float32]], advance: Advance = lambda count: None) -> Statistics | None:
@@ -227,14 +226,14 @@ _SENTENCES = 96
 """Number of sentences of each kind."""
 
 
-def kind_moments(embedder: Embedder, value: str) -> Mapping[str, Moments]:
-    """Return the moments of a value of the graph over sentences of each kind."""
+def kind_moments(embedder: Embedder) -> Mapping[str, Moments]:
+    """Return the moments of the vectors of sentences of each kind."""
     texts: dict[str, list[str]] = {}
     for kind, sentence in builtin_sentences():
         found = texts.setdefault(kind, [])
         if len(found) < _SENTENCES:
             found.append(sentence)
-    return {kind: Moments.of(embed_value(sentences, embedder, value)) for kind, sentences in texts.items()}
+    return {kind: Moments.of(embed_float64(sentences, embedder)) for kind, sentences in texts.items()}
 
 
 SpecOf = Callable[[Moments], WhiteningSpec | None]
@@ -253,7 +252,7 @@ def fit(moments: Moments, spec: WhiteningSpec | None, sif: bool) -> WhiteningMap
 
 
 def fit_until_settled(
-    corpus: Corpus, embedder: Embedder, value: str, spec_of: SpecOf, sif: bool, bar: ProgressBar | None = None
+    corpus: Corpus, embedder: Embedder, spec_of: SpecOf, sif: bool, bar: ProgressBar | None = None
 ) -> Statistics:
     """Return the statistics of as many sentences as the map needs, in the order of `Corpus.mixed`.
 
@@ -261,13 +260,13 @@ def fit_until_settled(
     limit, or is too small to stop in, is read in order, as by `fit_corpus`.
     """
     progress = bar or ProgressBar()
-    available, width = corpus.count(), embedder.engine.width_of(value)
+    available, width = corpus.count(), embedder.width
     if corpus.limited or not enough_to_tell(available - PART, width):
-        return fit_corpus(corpus, embedder, value, progress)
+        return fit_corpus(corpus, embedder, progress)
     statistics, halves, before, checked = Statistics.empty(width), Halves.empty(width), None, 0
     for part in corpus.mixed():
         n = statistics.moments.n
-        for keys, vectors in embed_windows(part, embedder, value, progress, n, place_of=corpus.place_of):
+        for keys, vectors in embed_windows(part, embedder, progress, n, place_of=corpus.place_of):
             moments, sample = statistics.moments.merge(Moments.of(vectors)), statistics.sample.add(keys, vectors)
             statistics, halves = Statistics(moments, sample), halves.add(keys, vectors)
         n = statistics.moments.n

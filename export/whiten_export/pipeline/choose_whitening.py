@@ -9,7 +9,7 @@ import tokenizers
 
 from whiten_export.corpus.statistics import (
     Statistics,
-    embed_value,
+    embed_float64,
     fit,
     fit_corpus,
     fit_until_settled,
@@ -58,10 +58,10 @@ def fit_whitening(manifest: Manifest, graph: Path, tools: Tools) -> tuple[Manife
         choose = _chooser(manifest, fit_for, embedder) if recipe.whitening == "auto" else None
         with report.bar("sentences", fit_for.sentences) as bar:
             if recipe.all_sentences:
-                statistics = fit_corpus(fit_for.corpus, embedder, UNWHITENED_OUTPUT, bar)
+                statistics = fit_corpus(fit_for.corpus, embedder, bar)
             else:
                 spec_of = (lambda moments: choose(moments).spec) if choose else lambda moments: recipe.spec
-                statistics = fit_until_settled(fit_for.corpus, embedder, UNWHITENED_OUTPUT, spec_of, sif, bar)
+                statistics = fit_until_settled(fit_for.corpus, embedder, spec_of, sif, bar)
     spec = recipe.spec
     if choose:
         choice = choose(statistics.moments)
@@ -118,9 +118,9 @@ def _chooser(manifest: Manifest, fit_for: Fit, embedder: Embedder) -> Callable[[
     """Return the function that chooses a whitening for moments; the pairs are embedded once."""
     recipe, pairs, sif = fit_for.recipe, fit_for.pairs, manifest.pooling == "sif"
     if pairs is None:
-        kinds = None if BUILTIN_CORPUS in recipe.sources else kind_moments(embedder, UNWHITENED_OUTPUT)
+        kinds = None if BUILTIN_CORPUS in recipe.sources else kind_moments(embedder)
         return lambda moments: _choose_by_kinds(moments, recipe, manifest, kinds)
-    first, second = (embed_value(texts, embedder, UNWHITENED_OUTPUT) for texts in (pairs.first, pairs.second))
+    first, second = (embed_float64(texts, embedder) for texts in (pairs.first, pairs.second))
     return lambda moments: choose_by_pairs(
         lambda spec: fit(moments, spec, sif), first, second, pairs.scores, recipe.dim, recipe.shrinkage
     )
@@ -179,7 +179,7 @@ def weigh_layers(
 
 def _by_layer(pairs: Pairs, embedder: Embedder, count: int) -> tuple[Float64Array, Float64Array]:
     """Return the vectors of the first and the second sentences by layer, [layers, n, d]."""
-    first, second = (embed_value(texts, embedder, LAYERS_OUTPUT) for texts in (pairs.first, pairs.second))
+    first, second = (embed_float64(texts, embedder) for texts in (pairs.first, pairs.second))
     return tuple(rows.reshape(len(rows), count, -1).swapaxes(0, 1) for rows in (first, second))  # type: ignore[return-value]
 
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from whiten_export.corpus.statistics import embed_value
+from whiten_export.corpus.statistics import embed_float64
 from whiten_export.graph.builder import reopen_graph, save_graph
 from whiten_export.graph.float16 import halve_network, halve_weights
 from whiten_export.graph.fold_positions import fold_positions
@@ -33,7 +33,7 @@ from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE, file_record
 from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.errors import instance_of, path_of
-from whiten_runtime.inference.embedder import Prompts, with_prompt
+from whiten_runtime.inference.options import Prompts, with_prompt
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -191,5 +191,5 @@ def _precision_shift(manifest: Manifest, tools: Tools) -> Float64Array:
     means = []
     for path in (_unwhitened(tools.folder), tools.folder / MODEL_FILE):
         with tools.embedder(manifest, path, UNWHITENED_OUTPUT) as embedder:
-            means.append(embed_value(sentences, embedder, UNWHITENED_OUTPUT).mean(axis=0))
+            means.append(embed_float64(sentences, embedder).mean(axis=0))
     return np.asarray(means[1] - means[0])

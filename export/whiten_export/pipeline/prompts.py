@@ -5,7 +5,7 @@ from whiten_export.proof.probe_texts import probe_texts
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import pooling_modes
 from whiten_runtime.errors import UsageError
-from whiten_runtime.inference.embedder import with_prompt
+from whiten_runtime.inference.options import with_prompt
 
 _UNDEFINED = frozenset({"cls", "max"})
 """Poolings that have no vector of no tokens: sentence-transformers takes those of the prompt, or minus infinity."""

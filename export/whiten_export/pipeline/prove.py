@@ -29,7 +29,7 @@ from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
 from whiten_runtime.bundle.parity import Agreement, Probes, gate_of, write_probes
 from whiten_runtime.bundle.records import FileRecord, ParityRecord
 from whiten_runtime.bundle.space import with_space
-from whiten_runtime.inference.embedder import TEXT, with_prompt
+from whiten_runtime.inference.options import TEXT, with_prompt
 from whiten_runtime.ort.doctor import check_provider
 from whiten_runtime.ort.providers import import_onnxruntime, provider_name
 from whiten_runtime.ort.session import SessionOptions

@@ -86,13 +86,12 @@ def fit_statistics(
     sentences = corpus.count()
     whole = spec_of is None or corpus.limited
     report.stage(f"fitting on {sentences:,} sentences{'' if whole else ' at most'}")
-    value = unwhitened_output(manifest)
-    _, embedder = load_bundle(path, options, value=value)
+    _, embedder = load_bundle(path, options, output=unwhitened_output(manifest))
     with embedder, report.bar("sentences", sentences) as bar:
         if spec_of is None:
-            statistics = fit_corpus(corpus, embedder, value, bar)
+            statistics = fit_corpus(corpus, embedder, bar)
         else:
-            statistics = fit_until_settled(corpus, embedder, value, spec_of, manifest.pooling == "sif", bar)
+            statistics = fit_until_settled(corpus, embedder, spec_of, manifest.pooling == "sif", bar)
     statistics = statistics.fitted_at(manifest.precision)
     if out is not None:
         save_statistics(out, statistics, Origin.of(manifest))
@@ -112,10 +111,9 @@ def fit_or_load_statistics(
     def kinds() -> Mapping[str, Moments] | None:
         if stats is not None or BUILTIN_CORPUS in recipe.sources:
             return None
-        value = unwhitened_output(manifest)
-        _, embedder = load_bundle(path, options, value=value)
+        _, embedder = load_bundle(path, options, output=unwhitened_output(manifest))
         with embedder:
-            return kind_moments(embedder, value)
+            return kind_moments(embedder)
 
     def choose(moments: Moments) -> Choice:
         return by_rules(moments, recipe, manifest, soft_weight(moments, kinds()))

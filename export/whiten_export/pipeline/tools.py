@@ -7,8 +7,9 @@ from whiten_export.pipeline.apply import Fit
 from whiten_export.sources.model import TokenModel
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
-from whiten_runtime.inference.embedder import Embedder, Prompts
+from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import load_graph
+from whiten_runtime.inference.options import Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter

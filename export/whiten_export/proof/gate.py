@@ -23,8 +23,9 @@ from whiten_runtime.bundle.parity import (
 from whiten_runtime.bundle.ranges import to_steps
 from whiten_runtime.bundle.records import Precision, VectorType
 from whiten_runtime.errors import NoVectorError, ParityError, RunError, WhitenError, one_line
-from whiten_runtime.inference.embedder import Embedder, EncodeOptions, with_prompt
+from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import load_bundle
+from whiten_runtime.inference.options import EncodeOptions, with_prompt
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 
@@ -251,7 +252,8 @@ def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Out
     """Compare a bundle with the reference: its probes alone and batched, texts with prompts, batches of odd shapes."""
     bundle, embedder = load_bundle(root, options)
     with embedder:
-        whole = dataclasses.replace(EncodeOptions.of(bundle.manifest), finite=False)  # the gate says so itself
+        whole = EncodeOptions.of(bundle.manifest, prompt="")
+        whole = dataclasses.replace(whole, finite=False)  # the gate says so itself
 
         def embed(texts: Sequence[str], prompt: str = whole.prompt) -> NDArray[np.float32]:
             try:

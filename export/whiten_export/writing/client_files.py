@@ -20,7 +20,7 @@ from whiten_runtime.bundle.bundle import (
 )
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import Similarity
-from whiten_runtime.inference.embedder import TEXT, Prompts
+from whiten_runtime.inference.options import TEXT, Prompts
 from whiten_whitening.maps import WhiteningMap
 
 POOLING_FILE = "1_Pooling/config.json"

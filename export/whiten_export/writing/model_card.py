@@ -19,7 +19,7 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import encodable
 from whiten_runtime.hub.locating import is_repository_id
 from whiten_runtime.hub.uploading import CARD_FILE
-from whiten_runtime.inference.embedder import TEXT
+from whiten_runtime.inference.options import TEXT
 
 _TEXTS = ("A man is playing a guitar.", "Someone plays an instrument.", "The stock market fell.")
 

@@ -123,7 +123,8 @@ def embed(
     from whiten_runtime.files.texts import read_texts
     from whiten_runtime.files.vector_metadata import VectorMetadata
     from whiten_runtime.files.write_vectors import as_stored, check_output, json_numbers
-    from whiten_runtime.opened.encoder import Encoder
+    from whiten_runtime.opened.encoder import Encoder, embedder_of
+    from whiten_runtime.opened.opening import encode_options
 
     check_other_file(out, input_file)
     if force and out is None:
@@ -143,14 +144,15 @@ def embed(
     with Encoder(bundle, providers or None, threads, verify=verify) as encoder:
         name = prompt_name or (encoder.default_prompt_name if prompt is None else None)
         metadata = VectorMetadata.of(encoder.manifest, normalize, truncate_dim, name, precision)
-        windows = encoder._windows(
-            text if source is None else read_texts(source, column),
+        options = encode_options(
+            encoder,
             prompt_name=prompt_name,
             prompt=prompt,
             normalize_embeddings=normalize,
             truncate_dim=truncate_dim,
             precision=precision,
         )
+        windows = embedder_of(encoder).windows(text if source is None else read_texts(source, column), options)
         if source is not None:
             windows = _placed(windows, source, column)
         stored = ((texts, as_stored(rows, metadata)) for texts, rows in windows)

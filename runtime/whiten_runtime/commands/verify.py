@@ -18,6 +18,7 @@ from whiten_runtime.commands.console import (
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.opened.encoder import Encoder
+from whiten_runtime.opened.opening import proof_of
 from whiten_runtime.opened.vector_whitener import VectorWhitener
 from whiten_runtime.ort.providers import Provider
 from whiten_runtime.signing import verify_signature
@@ -72,7 +73,7 @@ def verify(
     with opened(path, providers or None) as encoder:
         if signed is not None:
             signed.check(encoder)
-        proof = encoder._proof()
+        proof = proof_of(encoder)
         changed = changed_client_files(path, encoder.manifest.files)
     if changed:
         names = ", ".join(changed)

@@ -1,7 +1,7 @@
 """Turn token ids into vectors: plan batches, pad them, run them, and return their vectors."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -20,6 +20,14 @@ from whiten_runtime.inference.runner import Feed, GraphFile, RunBatch, Runner
 from whiten_runtime.ort.providers import NVIDIA, provider_name
 from whiten_runtime.ort.session import SessionOptions, placement_of
 
+Advance = Callable[[int], object]
+"""Function that is called with the number of texts that were computed since its last call."""
+
+
+def no_progress(count: int) -> None:
+    """Do nothing, for a caller that draws no bar."""
+
+
 _Part = tuple[NDArray[np.intp], NDArray[np.float32]]
 """Indices of texts, and their vectors."""
 
@@ -32,7 +40,7 @@ class Engine:
         model: Path,
         pad_token_id: int,
         options: SessionOptions | None = None,
-        value: str = OUTPUT,
+        output: str = OUTPUT,
         lookup: bool = False,
     ) -> None:
         settings = options or SessionOptions()
@@ -40,7 +48,7 @@ class Engine:
             raise UsageError(
                 "enable_cuda_graph would replay the first text for every other; pass cuda_graphs=True instead"
             )
-        graph = GraphFile(model, settings, value)
+        graph = GraphFile(model, settings, output)
         on_gpu = provider_name(settings.providers[0]) in NVIDIA
         self._runner: Runner = (
             GpuRunner(graph, settings, pad_token_id) if on_gpu else CpuRunner(graph, settings, lookup)
@@ -52,42 +60,59 @@ class Engine:
         self.providers: list[str] = session.get_providers()
         self.placement = placement_of(session)
 
-    def gives(self, value: str) -> bool:
+    def gives(self, output: str) -> bool:
         """Return whether the graph has this output."""
-        return value in self._widths
+        return output in self._widths
 
-    def width_of(self, *values: str) -> int:
+    def width_of(self, *outputs: str) -> int:
         """Return the total number of coordinates of these outputs."""
-        return sum(self._widths[value] for value in values)
+        return sum(self._widths[output] for output in outputs)
 
     def run(
         self,
         ids: Sequence[Sequence[int]],
-        batch_size: int | None = None,
-        values: Sequence[str] = (OUTPUT,),
         prompt_tokens: int = 0,
-    ) -> Iterator[_Part]:
-        """Yield (indices into `ids`, their vectors [len(indices), k]) batch by batch, in no guaranteed order.
+        outputs: Sequence[str] = (OUTPUT,),
+        batch_size: int | None = None,
+        advance: Advance = no_progress,
+    ) -> NDArray[np.float32]:
+        """Return the vectors of texts in their order, float32 [n, k]; several outputs are concatenated.
+
+        `advance` is called after each batch.
 
         Raises:
-            NoVectorError: onnxruntime fails on some texts; those of all others were yielded before.
+            NoVectorError: onnxruntime fails on some texts; all others were computed.
             RunError: it fails on a text of one token too.
         """
+        if len(ids) == 1:  # there is nothing to plan
+            vectors = np.array(self.compute(self.run_batch, ids, prompt_tokens, outputs))
+            advance(1)
+            return vectors
+        vectors = np.empty((len(ids), self.width_of(*outputs)), np.float32)
+        for group, rows in self._batches(ids, prompt_tokens, outputs, batch_size):
+            vectors[group] = rows
+            advance(len(group))
+        return vectors
+
+    def _batches(
+        self, ids: Sequence[Sequence[int]], prompt_tokens: int, outputs: Sequence[str], batch_size: int | None
+    ) -> Iterator[_Part]:
+        """Yield (indices into `ids`, their vectors) batch by batch, in no guaranteed order."""
         groups, workers = self.schedule.plan([len(row) for row in ids], batch_size)
         run = self.run_batch if workers < 2 else self.concurrent()
         failures: dict[int, str] = {}
 
-        def run_group(group: NDArray[np.intp]) -> list[_Part]:
-            return self._parts(run, ids, group, values, prompt_tokens, failures)
+        def compute(group: NDArray[np.intp]) -> list[_Part]:
+            return self._parts(run, ids, group, prompt_tokens, outputs, failures)
 
         if workers < 2:
-            yield from chain.from_iterable(map(run_group, groups))
+            yield from chain.from_iterable(map(compute, groups))
         else:
             with ThreadPoolExecutor(workers, "whiten-run") as executor:
                 try:
-                    results = executor.map(run_group, groups)
+                    results = executor.map(compute, groups)
                 except RuntimeError:  # no more threads: the interpreter is ending, or the system's limit is reached
-                    results = map(run_group, groups)
+                    results = map(compute, groups)
                 yield from chain.from_iterable(results)
         if failures:
             raise NoVectorError(failures)
@@ -97,46 +122,51 @@ class Engine:
         run: RunBatch,
         ids: Sequence[Sequence[int]],
         group: NDArray[np.intp],
-        values: Sequence[str],
         prompt_tokens: int,
+        outputs: Sequence[str],
         failures: dict[int, str],
     ) -> list[_Part]:
         """Run a batch, or its halves if it fails; add the reasons of texts that fail in a batch of their own."""
         try:
-            return [(group, run(self._feed(ids, group, prompt_tokens), values))]
-        except RunError as error:
+            return [(group, self.compute(run, [ids[index] for index in group], prompt_tokens, outputs))]
+        except NoVectorError as error:
+            failures[int(group[0])] = error.failures[0]
+            return []
+        except RunError:
             if len(group) == 1:
-                failures[int(group[0])] = self.failure(error, run, values).failures[0]
-                return []
-            self._check_runs(run, values)
+                raise
+            self._check_runs(run, outputs)
         halves = np.array_split(group, 2)
-        return [part for half in halves for part in self._parts(run, ids, half, values, prompt_tokens, failures)]
+        return [part for half in halves for part in self._parts(run, ids, half, prompt_tokens, outputs, failures)]
 
-    def failure(self, error: RunError, run: RunBatch, values: Sequence[str]) -> NoVectorError:
-        """Return the error of a call of one text that a run of this text raised, if the text is at fault.
+    def compute(
+        self,
+        run: RunBatch,
+        ids: Sequence[Sequence[int]],
+        prompt_tokens: int = 0,
+        outputs: Sequence[str] = (OUTPUT,),
+    ) -> NDArray[np.float32]:
+        """Return the vectors of one batch, which a function runs, in the order of `ids`.
 
         Raises:
-            RunError: memory was short, or the run fails on any text.
+            NoVectorError: onnxruntime fails on the only text.
+            RunError: it fails on several texts, or on a text of one token too.
         """
-        if is_out_of_memory(error):
-            raise error
-        self._check_runs(run, values)
-        return NoVectorError({0: f"has no vector ({error})"})
+        try:
+            return run(self.feed(ids, prompt_tokens), outputs)
+        except RunError as error:
+            if len(ids) > 1 or is_out_of_memory(error):
+                raise
+            self._check_runs(run, outputs)
+            raise NoVectorError({0: f"has no vector ({error})"}) from None
 
-    def _check_runs(self, run: RunBatch, values: Sequence[str]) -> None:
+    def _check_runs(self, run: RunBatch, outputs: Sequence[str]) -> None:
         """Raise RunError if a run fails on a text of one token too: then no text is at fault."""
-        run(self.feed([[self._pad_token_id]]), values)
+        run(self.feed([[self._pad_token_id]]), outputs)
 
-    def vectors(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0) -> NDArray[np.float32]:
-        """Return the finished vectors of texts in order, float32 [n, k]."""
-        vectors = np.empty((len(ids), self.width_of(OUTPUT)), np.float32)
-        for group, rows in self.run(ids, prompt_tokens=prompt_tokens):
-            vectors[group] = rows
-        return vectors
-
-    def run_batch(self, feed: Feed, values: Sequence[str] = (OUTPUT,)) -> NDArray[np.float32]:
+    def run_batch(self, feed: Feed, outputs: Sequence[str] = (OUTPUT,)) -> NDArray[np.float32]:
         """Run one padded batch, and return float32 [batch_size, k]. Safe to call from several threads at once."""
-        return self._runner.run(feed, values)
+        return self._runner.run(feed, outputs)
 
     def concurrent(self) -> RunBatch:
         """Return a function that runs one of several batches at a time, each called in its own thread."""
@@ -151,9 +181,9 @@ class Engine:
         """Pad the token ids of one batch."""
         return pad_batch(ids, self._pad_token_id, prompt_tokens=prompt_tokens)
 
-    def check_padding(self, longest: int, precision: Precision, value: str = OUTPUT) -> None:
+    def check_padding(self, longest: int, precision: Precision, output: str = OUTPUT) -> None:
         """Check that a padded text gets the same vector as the text alone; see `gpu.check_padding`."""
-        check_padding(self.run_batch, self._pad_token_id, longest, value, self.providers[0], precision)
+        check_padding(self.run_batch, self._pad_token_id, longest, output, self.providers[0], precision)
 
     def record(self, longest: int, precision: Precision) -> None:
         """Record CUDA graphs for single texts of up to `longest` tokens, and use them from now on."""
@@ -168,9 +198,6 @@ class Engine:
     def close(self) -> None:
         """Free the model."""
         self._runner.close()
-
-    def _feed(self, ids: Sequence[Sequence[int]], group: NDArray[np.intp], prompt_tokens: int) -> Feed:
-        return self.feed([ids[index] for index in group], prompt_tokens)
 
 
 @dataclass(frozen=True)
@@ -189,6 +216,7 @@ class TokenRunner:
     """
 
     def __init__(self, engine: Engine) -> None:
+        engine.check_open()
         self._engine = engine
         self._process, self._run_concurrent = os.getpid(), engine.concurrent()
         self._run_concurrent(engine.feed([[0]]), (OUTPUT,))
@@ -207,14 +235,8 @@ class TokenRunner:
         """
         if self._process != os.getpid():  # a lock that a thread of the parent held would stay locked
             self._process, self._run_concurrent = os.getpid(), self._engine.concurrent()
-        feed = self._engine.feed(ids, prompt_tokens)
         run = self._engine.run_batch if alone else self._run_concurrent
-        try:
-            return run(feed, (OUTPUT,))
-        except RunError as error:
-            if len(ids) > 1:
-                raise
-            raise self._engine.failure(error, run, (OUTPUT,)) from error
+        return self._engine.compute(run, ids, prompt_tokens)
 
     def trim(self) -> None:
         """Give memory back that batches so far took and no batch uses now; the next ones take again what they need.

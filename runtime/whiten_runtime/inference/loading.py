@@ -9,8 +9,9 @@ from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import LARGEST_PAIR
 from whiten_runtime.errors import BundleError
-from whiten_runtime.inference.embedder import Embedder, Prompts
+from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.options import EncodeOptions, Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.openvino import check_bundle_precision
 from whiten_runtime.ort.providers import CUDA_PROVIDER, import_onnxruntime, provider_name
@@ -21,10 +22,11 @@ def load_bundle(
     path: Path,
     options: SessionOptions | None = None,
     verify_hashes: bool = True,
-    value: str = OUTPUT,
+    output: str = OUTPUT,
 ) -> tuple[Bundle, Embedder]:
     """Open a bundle's manifest, tokenizer and graph. No vector is computed before all hashes are checked.
 
+    For a call without options, the embedder gives all coordinates of `output`, with the default prompt and unchecked.
     Steps that do not depend on one another run in parallel.
     """
     path, settings = path.absolute(), options or SessionOptions()
@@ -39,15 +41,15 @@ def load_bundle(
         weights = executor.submit(bundle.check_weights) if verify_hashes else None
         tokenizer = executor.submit(Tokenizer, bundle.tokenizer, manifest.max_seq_length, manifest.truncation_side)
         try:
-            engine = Engine(bundle.model, manifest.pad_token_id, settings, value, manifest.layers == (0,))
+            engine = Engine(bundle.model, manifest.pad_token_id, settings, output, manifest.layers == (0,))
         finally:
             if weights is not None:
                 weights.result()  # an altered file is reported as altered, even if onnxruntime fails on it first
     try:
-        embedder = Embedder(tokenizer.result(), engine, Prompts.of(manifest))
+        embedder = Embedder(tokenizer.result(), engine, _whole(output, Prompts.of(manifest)))
         _check_outputs(bundle, engine)
         if CUDA_PROVIDER in map(provider_name, settings.providers):
-            engine.check_padding(manifest.max_seq_length, manifest.precision, value)
+            engine.check_padding(manifest.max_seq_length, manifest.precision, output)
     except BaseException:
         engine.close()
         raise
@@ -59,11 +61,16 @@ def load_graph(
     tokenizer: Tokenizer,
     pad_token_id: int,
     options: SessionOptions | None = None,
-    value: str = OUTPUT,
+    output: str = OUTPUT,
     prompts: Prompts | None = None,
 ) -> Embedder:
-    """Open a graph that is not part of a bundle yet."""
-    return Embedder(tokenizer, Engine(model, pad_token_id, options, value), prompts)
+    """Open a graph that is not part of a bundle yet, as `load_bundle` opens one that is."""
+    return Embedder(tokenizer, Engine(model, pad_token_id, options, output), _whole(output, prompts or Prompts()))
+
+
+def _whole(output: str, prompts: Prompts) -> EncodeOptions:
+    """Return the options of the whole of one output, with the default prompt."""
+    return EncodeOptions(prompt=prompts.resolve(), include_prompt=prompts.pooled, outputs=(output,))
 
 
 def may_saturate(manifest: Manifest) -> bool:

@@ -50,8 +50,8 @@ def check_finite(name: str, rows: NDArray[np.float32]) -> None:
         raise TextError(f"{name}[{int(finite.argmin())}] is not finite; leave it out")
 
 
-def check_given(vectors: NDArray[np.float32], name: str) -> None:
-    """Check that no vector that a graph gave, [n, k], holds an infinite number or NaN."""
+def check_computed(vectors: NDArray[np.float32], name: str) -> None:
+    """Check that no vector of a graph, [n, k], holds an infinite number or NaN."""
     if bad := rows_not_finite(vectors):
         raise NoVectorError(dict.fromkeys(bad, NOT_FINITE), name)
 

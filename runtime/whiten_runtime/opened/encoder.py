@@ -1,25 +1,34 @@
 """Embed texts with a bundle: `Encoder`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.bundle.parity import Probes
 from whiten_runtime.bundle.records import VectorPrecision
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import TextError, UsageError, as_iterable, checked_texts, whole_number
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.inference.embedder import DOCUMENT, QUERY
+from whiten_runtime.inference.embedder import Embedder, progress_bar
+from whiten_runtime.inference.loading import load_bundle
+from whiten_runtime.inference.options import DOCUMENT, QUERY, EncodeOptions, Prompts
+from whiten_runtime.inference.tokenizer import Token
 from whiten_runtime.inference.vectors import as_tensors
-from whiten_runtime.opened.opening import Opening
-from whiten_runtime.opened.text_bundle import TextBundle
-from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, provider_name, providers_for
-from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.opened.opening import OpenedBundle, Opening
+from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, device_of, provider_name, providers_for
+from whiten_runtime.ort.session import Placement, SessionOptions
 
 Texts = str | Iterable[str]
 
+_WARM = 512
+"""Number of tokens of the long text of a warm-up, at most: the memory of attention grows with its square."""
 
-class Encoder(TextBundle):
+
+class Encoder(OpenedBundle):
     """Embeds texts with a bundle. Thread-safe, picklable, usable in forked children.
 
     Uses the network only to download a bundle that is named by its repository and is not in the hub's cache.
@@ -76,6 +85,22 @@ class Encoder(TextBundle):
         if cuda_graphs and first != CUDA_PROVIDER:
             raise UsageError(f"cuda_graphs is for {CUDA_PROVIDER}, not {first}; pass device='cuda', or leave it out")
         self._open(Opening(path.absolute(), options, verify_hashes, bool(verify), cuda_graphs, max_characters))
+
+    def _open(self, opening: Opening) -> None:
+        self._opening, longest = opening, opening.max_characters
+        if longest is not None:
+            longest = whole_number("max_characters", longest, 1)
+        self._bundle, self._embedder = load_bundle(opening.path, opening.options, opening.verify_hashes)
+        self._embedder.max_characters = longest or self._embedder.max_characters
+        self._tokenizer, self._engine = self._embedder.tokenizer, self._embedder.engine
+        if opening.cuda_graphs:
+            try:
+                self._engine.record(self.max_seq_length, self.manifest.precision)
+            except BaseException:
+                self.close()
+                raise
+        if opening.verify:
+            self._prove()
 
     def encode(
         self,
@@ -141,25 +166,23 @@ class Encoder(TextBundle):
         """
         if device is not None:
             check_device(device, self.device)
-        options = self._embedder.options(
-            self.manifest,
-            prompt_name,
-            prompt,
+        options = EncodeOptions.of(
+            self._bundle.manifest,
+            lambda: self._moments,
+            prompt_name=prompt_name,
+            prompt=prompt,
             batch_size=batch_size,
             normalize_embeddings=normalize_embeddings,
             truncate_dim=truncate_dim,
             truncate=truncate,
             max_characters=max_characters,
+            precision=precision,
+            ranges=ranges,
         )
-        if precision is None:
-            precision = "float32"
-        plain = precision == "float32" and ranges is None
-        quantizer = None if plain else self._quantizer(precision, ranges, options)
-        vectors: NDArray[Any] = self._embedder.embed_given(texts, options, bool(show_progress_bar))
-        if quantizer is not None:
-            vectors = quantizer(vectors)
-        found = vectors if convert_to_numpy and not convert_to_tensor else as_tensors(vectors, bool(convert_to_tensor))
-        return found[0] if isinstance(texts, str) else found
+        vectors: Any = self._vectors(texts, options, bool(show_progress_bar))
+        if convert_to_tensor or not convert_to_numpy:
+            vectors = as_tensors(vectors, bool(convert_to_tensor))
+        return vectors[0] if isinstance(texts, str) else vectors
 
     def encode_query(
         self,
@@ -197,21 +220,7 @@ class Encoder(TextBundle):
         prompt: str | None = None,
         **options: Any,
     ) -> Any:
-        """Embed documents: as `encode_query`, with the prompt "document", else "passage", else "corpus".
-
-        Args:
-            texts: one text, or several.
-            prompt_name: name of another prompt.
-            prompt: another prompt itself.
-            options: further arguments of `encode`, all of them.
-
-        Returns:
-            What `encode` returns.
-
-        Raises:
-            UsageError: the bundle holds another route of a model that has one for queries and one for documents.
-            WhitenError: as in `encode`.
-        """
+        """Embed documents: as `encode_query`, with the prompt "document", else "passage", else "corpus"."""
         return self._encode_for("document", DOCUMENT, texts, prompt_name, prompt, options)
 
     def _encode_for(
@@ -227,8 +236,197 @@ class Encoder(TextBundle):
         if route in ("query", "document") and route != task:
             raise UsageError(f"this bundle holds the route {route}; export one with --route {task} for this")
         if prompt_name is None and prompt is None:
-            prompt = self._embedder.prompts.for_task(*names)
+            prompt = Prompts.of(self.manifest).for_task(*names)
         return self.encode(texts, prompt_name=prompt_name, prompt=prompt, **options)
+
+    def encode_both(
+        self,
+        texts: str | Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        truncate: bool = True,
+        max_characters: int | None = None,
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Embed texts, and return their vectors after and before whitening, from one run of the graph.
+
+        Args:
+            texts: one text, or several. This and the other arguments are those of `encode`.
+            prompt_name: name of a prompt.
+            prompt: the prompt itself.
+            batch_size: maximum number of texts per batch.
+            truncate: truncate long texts instead of raising.
+            max_characters: characters beyond which a text is cut before it is tokenised.
+
+        Returns:
+            The vectors that `encode` returns, float32 [n, k], and the mean over the chosen layers before whitening and
+            normalisation, float32 [n, d]; [k] and [d] for a single string.
+
+        Raises:
+            UsageError: the bundle was not exported with `--outputs both`, or `batch_size` is out of range.
+            TextError: as in `encode`, and TooLongError and BundleError too.
+        """
+        if self.manifest.outputs != "both":
+            raise UsageError("this bundle gives one vector a text; export it with --outputs both")
+        options = EncodeOptions.of(
+            self.manifest,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            batch_size=batch_size,
+            truncate=truncate,
+            max_characters=max_characters,
+        )
+        both = self._vectors(texts, replace(options, outputs=(OUTPUT, UNWHITENED_OUTPUT), width=None))
+        white, raw = np.split(both, [self.dimension], axis=1)
+        return (white[0], raw[0]) if isinstance(texts, str) else (white, raw)
+
+    def encode_iter(
+        self,
+        texts: Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        truncate: bool = True,
+        max_characters: int | None = None,
+        precision: VectorPrecision = "float32",
+        ranges: ArrayLike | None = None,
+    ) -> Iterator[NDArray[Any]]:
+        """Embed a stream of texts of any length in bounded memory.
+
+        Reads some thousands of texts ahead, to sort them by length and to tokenise the next ones meanwhile.
+
+        Args:
+            texts: an iterable of texts, read once. The other arguments are those of `encode`.
+            prompt_name: name of a prompt.
+            prompt: the prompt itself.
+            batch_size: maximum number of texts per batch.
+            normalize_embeddings: divide each vector by its L2 norm.
+            truncate_dim: keep only the first coordinates.
+            truncate: truncate long texts instead of raising.
+            max_characters: characters beyond which a text is cut before it is tokenised.
+            precision: precision of the numbers.
+            ranges: ranges of int8 and uint8.
+
+        Yields:
+            float32 [k] for each text, in order; with another `precision`, as in `encode`.
+
+        Raises:
+            WhitenError: as in `encode`. What is wrong with a text is raised when its window is read.
+        """
+        if isinstance(texts, str):
+            raise TextError("texts is a single str; wanted an iterable of str, such as a list of it")
+        options = EncodeOptions.of(
+            self.manifest,
+            lambda: self._moments,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            batch_size=batch_size,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
+            truncate=truncate,
+            max_characters=max_characters,
+            precision=precision,
+            ranges=ranges,
+        )
+        return (row for _, rows in self._embedder.windows(as_iterable(texts), options) for row in rows)
+
+    def _vectors(self, texts: Texts, options: EncodeOptions, show_progress_bar: bool = False) -> NDArray[Any]:
+        items = [texts] if isinstance(texts, str) else checked_texts(texts)
+        if not show_progress_bar:
+            return self._embedder.embed(items, options)
+        with progress_bar(len(items), True) as advance:
+            return self._embedder.embed(items, options, advance)
+
+    def token_count(self, texts: str | Iterable[str]) -> int | list[int]:
+        """Return the number of tokens of a text, or of each text, special tokens included, before truncation."""
+        if isinstance(texts, str):
+            return len(self._tokenizer.tokenize([texts])[0])
+        return [len(ids) for ids in self._tokenizer.tokenize(checked_texts(texts))]
+
+    def tokens(self, text: str, *, special: bool = True) -> list[Token]:
+        """Return the tokens of a text, with their places in it, before truncation.
+
+        Args:
+            text: one text, without a prompt unless it holds it.
+            special: with the special tokens before and after it.
+
+        Raises:
+            BundleError: the tokenizer fails on the text.
+        """
+        return self._tokenizer.tokens(text, special)
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Return the text of token ids of this bundle's tokenizer, as far as they still hold it.
+
+        Args:
+            ids: token ids.
+            skip_special: leave out special tokens.
+
+        Raises:
+            UsageError: an id is not in the vocabulary.
+        """
+        return self._tokenizer.decode(ids, skip_special)
+
+    def _probed(self, probes: Probes) -> tuple[Callable[[Any], NDArray[np.float32]], Any]:
+        return self._engine.run, [self._tokenizer.cut(row) for row in self._tokenizer.tokenize(probes.texts)]
+
+    def warmup(self) -> None:
+        """Run a short and a long text, so that the next call does not pay first-time costs."""
+        pad = self._bundle.manifest.pad_token_id
+        for length in (1, min(self.max_seq_length, _WARM)):
+            self._engine.run([[pad] * length])
+
+    @property
+    def max_seq_length(self) -> int:
+        """Return the maximum number of tokens of a text, special tokens included."""
+        return self._bundle.manifest.max_seq_length
+
+    def get_max_seq_length(self) -> int:
+        """Return the maximum number of tokens of a text, as sentence-transformers calls it; `max_seq_length` here."""
+        return self.max_seq_length
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Return the bundle's prompts by name."""
+        return dict(self._bundle.manifest.prompts)
+
+    @property
+    def default_prompt_name(self) -> str | None:
+        """Return the name of the prompt that `encode` applies if none is asked for, or None."""
+        return self._bundle.manifest.default_prompt_name
+
+    @property
+    def providers(self) -> list[str]:
+        """Return the active execution providers, in order of preference."""
+        return self._engine.providers
+
+    @property
+    def device(self) -> str:
+        """Return the device of the first provider: "cpu", "cuda:N", "openvino" or "openvino:bf16", else its name."""
+        return device_of(self._opening.options.providers[0])
+
+    @property
+    def placement(self) -> Placement:
+        """Return the number of nodes that onnxruntime put on each provider."""
+        return self._engine.placement
+
+    @property
+    def truncated(self) -> int:
+        """Return the number of texts that were truncated to `max_seq_length` since the encoder was created."""
+        return self._embedder.truncated
+
+    def close(self) -> None:
+        """Free the model. The encoder cannot be used afterwards."""
+        self._embedder.close()
+
+
+def embedder_of(encoder: Encoder) -> Embedder:
+    """Return what tokenises and runs the texts of an encoder, for packages of whiten that do it step by step."""
+    return encoder._embedder
 
 
 def check_device(device: object, own_device: str) -> None:

@@ -21,12 +21,12 @@ from whiten_runtime.bundle.parity import (
     gate_here,
     read_probes,
 )
-from whiten_runtime.bundle.ranges import OutputMoments, as_int8, read_moments
-from whiten_runtime.bundle.records import Similarity, VectorPrecision
+from whiten_runtime.bundle.ranges import OutputMoments, read_moments
+from whiten_runtime.bundle.records import Similarity
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import UsageError
-from whiten_runtime.inference.embedder import EncodeOptions
-from whiten_runtime.inference.vectors import Quantizer, comparable, row_similarities, similarity_matrix
+from whiten_runtime.inference.options import EncodeOptions, stored_ranges
+from whiten_runtime.inference.vectors import comparable, row_similarities, similarity_matrix
 from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.providers import provider_name
 from whiten_runtime.ort.session import SessionOptions
@@ -140,7 +140,9 @@ class OpenedBundle:
             UsageError: the bundle stores no moments, or `truncate_dim` cannot be used.
             BundleError: its file of the whitening is damaged.
         """
-        return self._stored_ranges(EncodeOptions.of(self.manifest, None, normalize_embeddings, truncate_dim))
+        options = encode_options(self, normalize_embeddings=normalize_embeddings, truncate_dim=truncate_dim)
+        width = options.width or self.dimension
+        return stored_ranges(self.manifest, lambda: self._moments, width, options.normalize)
 
     def get_sentence_embedding_dimension(self) -> int:
         """Return the number of coordinates of a vector, k, as sentence-transformers calls it; `dimension` here."""
@@ -189,42 +191,30 @@ class OpenedBundle:
     def _prove(self) -> None:
         """Compute the bundle's probes, and close it if a bound of the parity gate is not kept."""
         try:
-            self._proof().check(self.path)
+            proof_of(self).check(self.path)
         except BaseException:
             self.close()
             raise
 
-    def _proof(self) -> Proof:
-        """Compute the bundle's probes, and return how near they are to the reference's vectors."""
-        providers, parity = self._opening.options.providers, self.manifest.parity
-        return Proof(
-            agreement=self.verify(),
-            gate=gate_here(self.manifest, wants_bfloat16(providers)),
-            reference=parity.reference.split(",")[0] if parity else "its reference",
-            provider=provider_name(providers[0]),
-        )
-
-    def _quantizer(
-        self, precision: VectorPrecision, ranges: ArrayLike | None, options: EncodeOptions
-    ) -> Callable[[NDArray[np.float32]], NDArray[Any]] | None:
-        if self.manifest.vectors == "int8" and precision == "int8" and ranges is None and not options.normalize:
-            return as_int8
-        return Quantizer.of(precision, ranges, options.width, lambda: self._stored_ranges(options))
-
-    def _stored_ranges(self, options: EncodeOptions) -> NDArray[np.float32]:
-        if self.manifest.vectors == "int8" and not options.normalize:
-            raise UsageError("the vectors of this bundle are int8 already; take precision int8, which needs no ranges")
-        if self._moments is None:
-            raise UsageError(
-                "this bundle stores no moments of its vectors, from which the ranges of int8 and uint8 follow; pass "
-                f"ranges, float32 [2, {options.width}], take precision binary, or export with a whitening: "
-                "--whitening pca --beta 0 centres and rotates, which keeps Euclidean distances but not cosines"
-            )
-        return self._moments.ranges(options.width, options.normalize or self.manifest.normalize)
-
     @cached_property
     def _moments(self) -> OutputMoments | None:
         return read_moments(self._bundle)
+
+
+def encode_options(opened: OpenedBundle, **arguments: Any) -> EncodeOptions:
+    """Check the options of a call, which are named as in `Encoder.encode`, against an open bundle."""
+    return EncodeOptions.of(opened.manifest, lambda: opened._moments, **arguments)
+
+
+def proof_of(opened: OpenedBundle) -> Proof:
+    """Compute the probes of an open bundle, and return how near they are to the reference's vectors."""
+    providers, parity = opened._opening.options.providers, opened.manifest.parity
+    return Proof(
+        agreement=opened.verify(),
+        gate=gate_here(opened.manifest, wants_bfloat16(providers)),
+        reference=parity.reference.split(",")[0] if parity else "its reference",
+        provider=provider_name(providers[0]),
+    )
 
 
 def reopen(kind: type[Opened], opening: Opening) -> Opened:

@@ -13,10 +13,10 @@ from whiten_runtime.bundle.parity import Probes
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.inference.embedder import EncodeOptions, progress_bar
+from whiten_runtime.inference.embedder import progress_bar
 from whiten_runtime.inference.runner import ForkSafeSession
-from whiten_runtime.inference.vectors import check_finite, check_given, rows_of, unit
-from whiten_runtime.opened.opening import OpenedBundle, Opening
+from whiten_runtime.inference.vectors import check_finite, rows_of
+from whiten_runtime.opened.opening import OpenedBundle, Opening, encode_options
 from whiten_runtime.ort.providers import Provider, providers_for
 from whiten_runtime.ort.session import SessionOptions, create_session
 
@@ -106,16 +106,21 @@ class VectorWhitener(OpenedBundle):
             BundleError: a result is not finite, such as that of numbers near the largest; the message has its index.
         """
         self._session.check_open()
-        options = EncodeOptions.of(self.manifest, batch_size, normalize_embeddings, truncate_dim)
-        quantizer = self._quantizer(precision, ranges, options)
+        options = encode_options(
+            self,
+            batch_size=batch_size,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
+            precision=precision,
+            ranges=ranges,
+        )
         rows = rows_of("vectors", vectors)
         if rows.ndim not in (1, 2) or rows.shape[-1] != self.width:
             raise UsageError(f"vectors have shape {rows.shape}; wanted [n, {self.width}] or [{self.width}]")
         table = np.atleast_2d(rows)
         check_finite("vectors", table)
         with progress_bar(len(table), show_progress_bar, "vector") as advance:
-            result: NDArray[Any] = self._transform(table, options, advance)
-        result = result if quantizer is None else quantizer(result)
+            result = options.finish(self._run(table, options.batch_size or _ROWS_AT_ONCE, advance), "vectors")
         return result[0] if rows.ndim == 1 else result
 
     def _probed(self, probes: Probes) -> tuple[Callable[[Any], NDArray[np.float32]], Any]:
@@ -130,15 +135,10 @@ class VectorWhitener(OpenedBundle):
         """Free the graph. The whitener cannot be used afterwards."""
         self._session.close()
 
-    def _transform(
-        self, table: NDArray[np.float32], options: EncodeOptions, advance: Callable[[int], object]
-    ) -> NDArray[np.float32]:
-        result = np.empty((len(table), options.width), np.float32)
-        step = options.batch_size or _ROWS_AT_ONCE
+    def _run(self, table: NDArray[np.float32], step: int, advance: Callable[[int], object]) -> NDArray[np.float32]:
+        result = np.empty((len(table), self.dimension), np.float32)
         for start in range(0, len(table), step):
             part = np.ascontiguousarray(table[start : start + step])
-            (rows,) = self._session.run([OUTPUT], {VECTORS_INPUT: part})
-            result[start : start + len(part)] = rows[:, : options.width]
+            (result[start : start + len(part)],) = self._session.run([OUTPUT], {VECTORS_INPUT: part})
             advance(len(part))
-        check_given(result, "vectors")
-        return unit(result) if options.normalize else result
+        return result

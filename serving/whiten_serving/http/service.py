@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from whiten_runtime.bundle.records import Side, VectorPrecision
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.inference.embedder import DOCUMENT, QUERY, Prompts
+from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts
 from whiten_serving.http.calls import Budget, Call
 from whiten_serving.http.errors import ApiError, Dialect, of_answer, of_request
 from whiten_serving.http.inputs import Inputs, decoded_bytes, parsed_body, read_body

@@ -21,7 +21,7 @@ from whiten_export.sources.model import TokenModel
 from whiten_export.sources.opening import open_model
 from whiten_runtime.bundle.records import Side
 from whiten_runtime.files.corpus import builtin_sentences
-from whiten_runtime.inference.embedder import Prompts
+from whiten_runtime.inference.options import Prompts
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import Shrinkage, WhiteningSpec, fit_map
@@ -189,7 +189,7 @@ def test_vectors_are_kept_whole_or_not_at_all(
     assert [path.name for path in tmp_path.iterdir()] == ["graph"]
     found = embed_layers(graph, texts, OPTIONS, Reporter())
     with graph.embedder(OPTIONS) as embedder:
-        want = graph.split(embedder.embed(texts[:3], embedder.whole("layer_vectors")))
+        want = graph.split(embedder.embed(texts[:3]))
     np.testing.assert_allclose(found.of("cls", texts[:3]), np.moveaxis(want[:, 1], 0, 1), atol=1e-5)
     monkeypatch.setattr(LayerGraph, "embedder", pytest.fail)
     assert embed_layers(graph, texts[::-1], OPTIONS, Reporter()).table.shape == (len(texts), 2, 5, WIDTH)

@@ -9,7 +9,7 @@ import pytest
 
 from whiten_export.writing.client_files import rewrite_transformers_js, write_client_files
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
-from whiten_runtime.inference.embedder import Prompts
+from whiten_runtime.inference.options import Prompts
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,8 @@ from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.inference import batching, engine, loading, runner
 from whiten_runtime.inference.batching import Schedule
-from whiten_runtime.inference.embedder import EncodeOptions
 from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.options import EncodeOptions
 from whiten_runtime.inference.runner import ForkSafeSession
 from whiten_runtime.opened.opening import Opening, reopen
 from whiten_runtime.ort.session import SessionOptions, Tuning, create_session
@@ -43,10 +43,7 @@ def created(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
 
 
 def vectors(made: Engine, ids: list[list[int]]) -> np.ndarray:
-    result = np.full((len(ids), made.width_of(OUTPUT)), np.nan, np.float32)
-    for group, rows in made.run(ids):
-        result[group] = rows
-    return result
+    return made.run(ids)
 
 
 @pytest.mark.parametrize(
@@ -162,21 +159,22 @@ def test_graph_without_a_network_has_one_thread(golden: Path, tmp_path: Path, cr
 def test_text_alone_has_the_vector_that_the_engine_gives_its_ids(tiny: Encoder) -> None:
     embedder = tiny._embedder
     for options in (
-        EncodeOptions(tiny.dimension),
-        EncodeOptions(tiny.dimension, normalize=True),
-        EncodeOptions(3, batch_size=1, normalize=True),
-        EncodeOptions(tiny.dimension, prompt="query: "),
+        EncodeOptions(),
+        EncodeOptions(width=tiny.dimension, normalize=True),
+        EncodeOptions(width=3, batch_size=1, normalize=True),
+        EncodeOptions(width=3),
+        EncodeOptions(prompt="query: "),
     ):
         for text in ("", "a text", "long " * 99):
             (ids,) = embedder.tokenizer.tokenize([options.prompt + text])
-            ((_, rows),) = embedder.engine.run([embedder.tokenizer.cut(ids)], 1)
+            rows = embedder.engine.run([embedder.tokenizer.cut(ids)])
             want = rows[:, : options.width]
             if options.normalize:
                 want = want / np.linalg.norm(want, axis=1, keepdims=True)
             counted: list[int] = []
             got = embedder.embed([text], options, counted.append)
             np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-7)
-            assert (got.shape, got.dtype, counted) == ((1, options.width), np.float32, [1])
+            assert (got.shape, got.dtype, counted) == ((1, options.width or tiny.dimension), np.float32, [1])
             assert got.flags.owndata
             assert got.flags.writeable
 
@@ -234,7 +232,7 @@ def test_padding_is_checked_on_loading_for_cuda(tiny_bundle: Path, monkeypatch: 
     checked: list[tuple[int, str, str]] = []
     monkeypatch.setattr(Engine, "check_padding", lambda self, *what: checked.append(what))
     monkeypatch.setattr(loading, "CUDA_PROVIDER", "CPUExecutionProvider")
-    loading.load_bundle(tiny_bundle, value=UNWHITENED_OUTPUT)
+    loading.load_bundle(tiny_bundle, output=UNWHITENED_OUTPUT)
     assert checked == [(48, "fp32", UNWHITENED_OUTPUT)]
 
 
@@ -263,7 +261,6 @@ def test_windows_of_a_fit_do_not_depend_on_the_device(tiny_bundle: Path) -> None
     with Encoder(tiny_bundle) as encoder:
         embedder = encoder._embedder
         encoder._engine.schedule = replace(Schedule.on_gpu(), first_window=64)
-        output = embedder.whole(OUTPUT)
-        sizes = [len(window) for window, _ in embedder.windows(["a text"] * 100, output, first=4096)]
+        sizes = [len(window) for window, _ in embedder.windows(["a text"] * 100, first=4096)]
         assert sizes == [100]
-        assert [len(window) for window, _ in embedder.windows(["a text"] * 100, output)] == [64, 36]
+        assert [len(window) for window, _ in embedder.windows(["a text"] * 100)] == [64, 36]

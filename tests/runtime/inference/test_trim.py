@@ -8,6 +8,8 @@ import pytest
 
 from whiten import Encoder
 from whiten_runtime.errors import WhitenError
+from whiten_runtime.inference.engine import TokenRunner
+from whiten_runtime.opened.encoder import embedder_of
 
 TEXTS = ["a text", "another text of more words than the first"]
 
@@ -20,7 +22,7 @@ def resident() -> int:
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_memory_is_given_back(golden: Path, threads: int) -> None:
     with Encoder(golden / "bundle-v1", threads=threads) as encoder:
-        runner = encoder.token_runner()
+        runner = TokenRunner(embedder_of(encoder).engine)
         before = encoder.encode(TEXTS)
         runner.run([[1] * encoder.max_seq_length] * 2000)
         large = resident()
@@ -31,7 +33,7 @@ def test_memory_is_given_back(golden: Path, threads: int) -> None:
 
 def test_of_a_closed_encoder(golden: Path) -> None:
     encoder = Encoder(golden / "bundle-v1", threads=1)
-    runner = encoder.token_runner()
+    runner = TokenRunner(embedder_of(encoder).engine)
     encoder.close()
     with pytest.raises(WhitenError, match="closed"):
         runner.trim()

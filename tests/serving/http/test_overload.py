@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from support.asgi import ask
-from support.vectors import assert_near
+from support.vectors import assert_near, token_ids
 from whiten import Encoder
-from whiten_runtime.errors import RunError
+from whiten_runtime.errors import NoVectorError, RunError
+from whiten_runtime.inference.embedder import Embedder
 from whiten_serving import AsyncEncoder
 
 TEXT = "word " * 40
@@ -166,7 +167,7 @@ def test_a_text_that_fails_fails_its_request_alone(
     encoder, gate = gated
     app = encoder.asgi_app()
     reference = encoder._queue.encoder
-    bad = reference.tokenized(["bad"]).ids[0]
+    bad = token_ids(reference, ["bad"])[0]
     gate.fails = lambda ids: bad in ids
     gate.open()
     texts = ["good", "bad", "better", "best"]
@@ -192,8 +193,7 @@ class Fails:
     def __call__(self, ids: Any, prompt_tokens: int = 0, *, alone: bool = False) -> Any:
         if self._bad in ids and self._how == "fails":
             error = RunError("onnxruntime failed: a bad gather")
-            engine = self._runner._engine
-            raise error if len(ids) > 1 else engine.failure(error, engine.run_batch, ("sentence_embedding",))
+            raise error if len(ids) > 1 else NoVectorError({0: f"has no vector ({error})"})
         vectors = self._run(ids, prompt_tokens, alone=alone)
         vectors[[row == self._bad for row in ids]] = float("nan")
         return vectors
@@ -208,7 +208,7 @@ def test_a_text_without_a_vector_is_named(
     gate.open()
     encoder._queue.scheduler.max_queue_tokens = 100_000
     runner, app = encoder._queue.runner, encoder.asgi_app()
-    bad = encoder._queue.encoder.tokenized(["bad"]).ids[0]
+    bad = token_ids(encoder._queue.encoder, ["bad"])[0]
     monkeypatch.setattr(runner, "run", Fails(runner, bad, how))
     place = texts.index("bad")
 
@@ -372,11 +372,11 @@ def test_two_requests_at_once_are_tokenised_whatever_their_deadlines(app: Any, m
 
 def test_texts_that_a_thread_still_tokenises_hold_their_memory(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cancelling a request at its deadline does not end the thread that has its texts."""
-    go, tokenized = threading.Event(), Encoder.tokenized
+    go, tokenize = threading.Event(), Embedder.tokenize
 
     def slow(*arguments: Any, **options: Any) -> Any:
         assert go.wait(20)
-        return tokenized(*arguments, **options)
+        return tokenize(*arguments, **options)
 
     async def run() -> None:
         budget = app.state.service.budget
@@ -386,7 +386,7 @@ def test_texts_that_a_thread_still_tokenises_hold_their_memory(app: Any, monkeyp
         go.set()
         await until(lambda: budget.bytes == 0)
 
-    monkeypatch.setattr(Encoder, "tokenized", slow)
+    monkeypatch.setattr(Embedder, "tokenize", slow)
     asyncio.run(run())
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from support.asgi import asked
 from support.bundles import change_bundle
-from support.vectors import assert_near
+from support.vectors import assert_near, token_ids
 from whiten import Encoder
 from whiten_serving import AsyncEncoder
 
@@ -76,7 +76,7 @@ def test_openai_by_input_type(prompted: Served, kind: str) -> None:
 
 def test_openai_counts_the_tokens_of_the_prompt(prompted: Served) -> None:
     answer = asked(prompted.app, "POST", "/v1/embeddings", {"input": TEXTS, "prompt_name": "query"}).json()
-    ids = prompted.reference.tokenized(TEXTS, prompt_name="query").ids
+    ids = token_ids(prompted.reference, TEXTS, prompt_name="query")
     assert answer["usage"]["prompt_tokens"] == sum(map(len, ids))
 
 
@@ -113,7 +113,7 @@ def test_cosines_are_those_of_the_texts_with_their_prompt(prompted: Served, name
 def test_tokenize_shows_the_tokens_of_the_prompt(prompted: Served, name: str) -> None:
     answer = asked(prompted.app, "POST", "/tokenize", {"inputs": TEXTS, "prompt_name": name})
     found = [[one["id"] for one in row] for row in answer.json()]
-    assert found == prompted.reference.tokenized(TEXTS, prompt_name=name).ids
+    assert found == token_ids(prompted.reference, TEXTS, prompt_name=name)
 
 
 def test_the_default_prompt_is_there_in_every_dialect(prompted: Served) -> None:

@@ -123,11 +123,10 @@ def _check_own(file: Path, found: VectorMetadata | None, space: str) -> None:
 def _feed(monitor: DriftMonitor, bundle: Path, options: SessionOptions, source: str, column: str | None) -> None:
     """Embed the texts that are not blank, and pass their vectors to the monitor."""
     raw = monitor.manifest.normalize or monitor.manifest.vectors == "int8"
-    value = UNWHITENED_OUTPUT if raw else OUTPUT
     texts = (text for text in read_texts(source, column) if text.strip())
-    _, embedder = load_bundle(bundle, options, value=value)
+    _, embedder = load_bundle(bundle, options, output=UNWHITENED_OUTPUT if raw else OUTPUT)
     with embedder:
-        for _, vectors in embedder.windows(texts, embedder.whole(value)):
+        for _, vectors in embedder.windows(texts):
             monitor.update(vectors, unwhitened=raw)
 
 

@@ -239,7 +239,7 @@ def _vectors(
 ) -> NDArray[np.float32]:
     engine = Engine(path, pad_token_id, options)
     try:
-        return engine.vectors(ids)
+        return engine.run(ids)
     finally:
         engine.close()
 

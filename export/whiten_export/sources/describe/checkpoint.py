@@ -23,7 +23,7 @@ from whiten_runtime.bundle.graph import is_beside, scan_graph
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError
-from whiten_runtime.inference.embedder import Prompts
+from whiten_runtime.inference.options import Prompts
 
 Kind = Literal["transformers", "onnx", "words", "static"]
 

@@ -10,7 +10,7 @@ from whiten_export.sources.describe.settings import read_json, read_settings
 from whiten_export.sources.describe.weights import module_weights
 from whiten_runtime.bundle.records import Pooling, Similarity, pooling_modes
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.inference.embedder import TEXT
+from whiten_runtime.inference.options import TEXT
 
 MODULES_FILE = "modules.json"
 
