@@ -28,7 +28,6 @@ TYPES = ("int8", "binary")
     examples=(
         "whiten eval retrieval bundles/minilm --data beir/scifact/",
         "whiten eval retrieval bundles/minilm bundles/minilm-l1-l6 --data beir/",
-        "whiten eval retrieval bundles/minilm --queries q.tsv --documents d.jsonl --relevant judged.tsv",
     ),
 )
 @one_line_errors

@@ -19,6 +19,7 @@ from whiten_runtime.commands.main import whiten
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import read_metadata
+from whiten_runtime.inference.embedder import Embedder
 from whiten_scale import commands, plan, workers
 from whiten_whitening.codes.coder import Coder
 
@@ -425,6 +426,6 @@ def test_names_of_inputs(tiny_bundle: Path, filled: Path, tmp_path: Path) -> Non
 def test_a_vector_that_is_too_long_for_float16(
     tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Encoder, "encode", lambda self, texts, **options: np.full((len(texts), 32), 1e5, np.float32))
+    monkeypatch.setattr(Embedder, "embed", lambda self, texts, options: np.full((len(texts), 32), 1e5, np.float32))
     arguments = ("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out", "--vector-type", "float16")
     assert "beyond 65,504" in refused(*arguments)[1]

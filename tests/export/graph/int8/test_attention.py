@@ -182,11 +182,11 @@ def test_a_graph_is_converted_and_described(tmp_path: Path) -> None:
     save_graph(model, tmp_path / "int8" / "model.onnx")
     exact, got = (Engine(tmp_path / name, 0) for name in ("float32.onnx", "int8/model.onnx"))
     rows = texts(3)
-    want = exact.vectors(rows)
-    error = np.linalg.norm(got.vectors(rows) - want, axis=1) / np.linalg.norm(want, axis=1)
+    want = exact.run(rows)
+    error = np.linalg.norm(got.run(rows) - want, axis=1) / np.linalg.norm(want, axis=1)
     assert 0 < error.max() < 0.05
-    alone = np.concatenate([got.vectors([row]) for row in rows])
-    np.testing.assert_allclose(got.vectors(rows), alone, rtol=1e-5, atol=1e-5)
+    alone = np.concatenate([got.run([row]) for row in rows])
+    np.testing.assert_allclose(got.run(rows), alone, rtol=1e-5, atol=1e-5)
 
 
 def test_scales_per_token_are_taken_where_constants_lose_too_much(
