@@ -16,6 +16,7 @@ from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.session import SessionOptions
 from whiten_scale.plan import Job
+from whiten_scale.readers import read_pieces
 
 MOST_RANGES = 256
 """Ranges of a job, at most: each has a file, of 7.5 MB with 384 dimensions, and a line in the manifest of a bundle that
@@ -93,7 +94,7 @@ def _name(job: Job, number: int) -> str:
 def _sentences(job: Job, shards: range) -> Iterator[tuple[str, str]]:
     """Yield the sentences of shards, each with its file and row."""
     for number in shards:
-        for chunk in job.chunks(number):
+        for chunk in read_pieces(job.files, job.shards[number], job.carried):
             if chunk.wrong:
                 raise chunk.wrong[0].error()
             columns = (chunk.table.column(index).to_pylist() for index in range(3))

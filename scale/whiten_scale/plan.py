@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from functools import cached_property, partial
 from itertools import accumulate, filterfalse, pairwise
 from pathlib import Path
@@ -13,11 +12,10 @@ import msgspec
 
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.errors import BundleError, DataError, UsageError
-from whiten_runtime.files.records import Kind, content_of, kind_of, records_of
+from whiten_runtime.files.records import Kind, kind_of
 from whiten_runtime.files.texts import import_parquet
-from whiten_scale import inputs, lines
-from whiten_scale.inputs import Chunk, ColumnChoice, Described, InputFile, Piece
-from whiten_scale.places import Entry, Folder, find, look_up, opened
+from whiten_scale.places import Entry, Folder, find
+from whiten_scale.readers import ColumnChoice, CutFile, InputFile, Piece, cut_file
 
 PLAN_FILE = "_plan.json"
 
@@ -26,8 +24,6 @@ PER_SHARD = 100_000
 
 READERS = 8
 """Files that are read at once: most of the time is waited for a store."""
-
-Cut = tuple[InputFile, Described, list[Piece]]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -65,21 +61,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return the number of records of a shard."""
         return sum(piece.records for piece in self.shards[number])
 
-    def chunks(self, number: int) -> Iterator[Chunk]:
-        """Yield the records of a shard; a file that was changed since the plan was made is refused."""
-        for piece in self.shards[number]:
-            file = self.files[piece.file]
-            _check_unchanged(file)
-            read = inputs.parquet_chunks if file.kind == "parquet" else lines.chunks
-            yield from read(file, piece, inputs.chunk_schema(self.carried))
-            _check_unchanged(file)
-
-
-def _check_unchanged(file: InputFile) -> None:
-    now = look_up(file.url)
-    if (now.size, now.stamp) != (file.size, file.stamp):
-        raise DataError(f"{file.url}: was changed since the plan was made; put it back, or name another --out")
-
 
 def bundle_hash(path: Path) -> str:
     """Return the SHA-256 of a bundle's manifest."""
@@ -94,7 +75,7 @@ def plan_job(
     task: Literal["embed", "fit"],
     bundle: Path,
     options: dict[str, str],
-    given: Sequence[str],
+    inputs: Sequence[str],
     choice: ColumnChoice,
     per_shard: int | None,
     say: Callable[[str], object],
@@ -105,26 +86,26 @@ def plan_job(
     Files whose size and time are those of the plan are not read again. `per_shard` is None for that of the plan, or
     the default.
     """
-    found = read_job(folder)
-    if found is None:
+    written = read_job(folder)
+    if written is None:
         _check_empty(folder)
-    entries, others = listed(given, folder)
+    entries, others = list_inputs(inputs, folder)
     if others:
         warn(f"{len(others)} files of other kinds are left out: {', '.join(others[:3])}{', ...' if others[3:] else ''}")
     common = {"task": task, "bundle": bundle.name, "bundle_sha256": bundle_hash(bundle), "options": options}
-    if found is None:
+    if written is None:
         say(f"planning {len(entries):,} file{'' if len(entries) == 1 else 's'}")
-    records = per_shard or (PER_SHARD if found is None else found.per_shard)
-    if found is not None and _looks_same(found, entries, choice, records):
-        job = msgspec.structs.replace(found, **common)
+    records = per_shard or (PER_SHARD if written is None else written.per_shard)
+    if written is not None and _looks_same(written, entries, choice, records):
+        job = msgspec.structs.replace(written, **common)
     else:
         job = make_job(common, entries, choice, records)
-    found = found or read_job(folder)  # another process may have planned meanwhile
-    if found is None:
+    written = written or read_job(folder)  # another process may have planned meanwhile
+    if written is None:
         folder.write(PLAN_FILE, msgspec.json.encode(job) + b"\n")
-    elif found.key != job.key:
+    elif written.key != job.key:
         place = folder.place(PLAN_FILE)
-        raise UsageError(f"{place}: is of another job ({_difference(found, job)}); name another --out")
+        raise UsageError(f"{place}: is of another job ({_difference(written, job)}); name another --out")
     return job
 
 
@@ -167,61 +148,42 @@ def _difference(before: Job, now: Job) -> str:
     return "; ".join(f"{name}: {had.get(name)} -> {has.get(name)}" for name in names[:5]) or "other columns"
 
 
-def listed(given: Sequence[str], out: Folder) -> tuple[list[Entry], list[str]]:
+def list_inputs(inputs: Sequence[str], out: Folder) -> tuple[list[Entry], list[str]]:
     """Return the files of texts that directories, files and patterns name, and the names of others in directories.
 
     Files of the output are left out: it may lie in a directory of the input.
     """
-    found, others = [], []
-    for one in given:
-        for entry in filterfalse(out.holds, find(one)):
+    entries, others = list[Entry](), list[str]()
+    for path in inputs:
+        for entry in filterfalse(out.holds, find(path)):
             if kind_of(entry.name) not in (None, ("parquet", True)):
-                found.append(entry)
-            elif entry.name == one.rstrip("/").rpartition("/")[2]:
-                raise UsageError(f"'{one}': unknown kind of file; wanted {', '.join(get_args(Kind))}, or one with .gz")
+                entries.append(entry)
+            elif entry.name == path.rstrip("/").rpartition("/")[2]:
+                raise UsageError(f"'{path}': unknown kind of file; wanted {', '.join(get_args(Kind))}, or one with .gz")
             else:
                 others.append(entry.name)
-    found.sort(key=lambda entry: entry.name)
-    if double := next((a.name for a, b in pairwise(found) if a.name == b.name), None):
+    entries.sort(key=lambda entry: entry.name)
+    if double := next((a.name for a, b in pairwise(entries) if a.name == b.name), None):
         raise UsageError(f"two files of --input are called '{double}'; name the directory above both")
-    if not found:
-        raise UsageError(f"'{given[0]}' holds no file of texts; wanted {', '.join(get_args(Kind))}")
-    return found, others
+    if not entries:
+        raise UsageError(f"'{inputs[0]}' holds no file of texts; wanted {', '.join(get_args(Kind))}")
+    return entries, others
 
 
 def make_job(common: dict[str, Any], entries: Iterable[Entry], choice: ColumnChoice, per_shard: int) -> Job:
     """Read all files once, of Parquet files the footers, and return their job; `common` has its other fields."""
     with ThreadPoolExecutor(READERS, "whiten-plan") as executor:
-        cuts = list(executor.map(partial(_cut, choice=choice, per_shard=per_shard), entries))
-    files = tuple(file for file, _, _ in cuts)
-    pieces = [msgspec.structs.replace(piece, file=index) for index, (_, _, cut) in enumerate(cuts) for piece in cut]
+        cuts = list(executor.map(partial(cut_file, choice=choice, per_shard=per_shard), entries))
+    files = tuple(cut.file for cut in cuts)
+    pieces = [msgspec.structs.replace(piece, file=index) for index, cut in enumerate(cuts) for piece in cut.pieces]
     if not pieces:
         raise DataError(f"{files[0].url}: holds no text, nor does any other file of --input")
     schema = bytes(_common_schema(cuts, choice).serialize())
-    shards = tuple(_gathered(pieces, per_shard))
+    shards = tuple(_shards(pieces, per_shard))
     return Job(**common, choice=choice, per_shard=per_shard, schema=schema, files=files, shards=shards)
 
 
-def _cut(entry: Entry, choice: ColumnChoice, per_shard: int) -> Cut:
-    """Read a file, and return what is known of it, and its pieces; a compressed file is one piece, however long."""
-    kind, compressed = kind_of(entry.name) or ("txt", False)
-    if kind == "parquet":
-        with opened(entry.url) as stream:
-            file = inputs.open_parquet(stream, entry.url)
-            described = inputs.describe_parquet(file, entry.url, choice)
-            pieces, digest = list(inputs.cut_parquet(file, per_shard)), inputs.footer_hash(stream)
-    else:
-        with opened(entry.url) as raw, content_of(raw, entry.url, compressed) as stream:
-            described = lines.describe(stream, entry.url, kind, choice)
-            stream.seek(described.start)
-            records = records_of(stream, entry.url, kind, described.row)
-            pieces, digest = lines.cut(records, described.start, None if compressed else per_shard)
-    columns, column = described.columns, described.column
-    found = InputFile(**asdict(entry), kind=kind, compressed=compressed, columns=columns, column=column, sha256=digest)
-    return found, described, pieces
-
-
-def _gathered(pieces: Iterable[Piece], per_shard: int) -> Iterator[tuple[Piece, ...]]:
+def _shards(pieces: Iterable[Piece], per_shard: int) -> Iterator[tuple[Piece, ...]]:
     """Yield shards of consecutive pieces, as long as they have no more than `per_shard` records together."""
     shard, count = list[Piece](), 0
     for piece in pieces:
@@ -234,16 +196,16 @@ def _gathered(pieces: Iterable[Piece], per_shard: int) -> Iterator[tuple[Piece, 
         yield tuple(shard)
 
 
-def _common_schema(cuts: Sequence[Cut], choice: ColumnChoice) -> Any:
+def _common_schema(cuts: Sequence[CutFile], choice: ColumnChoice) -> Any:
     """Return the schema of the columns that are carried, which all files share; ids are not null."""
     pyarrow, _ = import_parquet()
-    first, described, _ = next(one for one in cuts if one[2])
-    for file, other, pieces in cuts:
-        for one, another in zip(described.carried, other.carried, strict=True):
-            if pieces and one.type != another.type:
+    first = next(cut for cut in cuts if cut.pieces)
+    for cut in cuts:
+        for column, other in zip(first.carried, cut.carried, strict=True):
+            if cut.pieces and column.type != other.type:
                 raise UsageError(
-                    f"'{one.name}' is {one.type} in '{first.name}' and {another.type} in '{file.name}'; give both one "
-                    "type, or embed them apart"
+                    f"'{column.name}' is {column.type} in '{first.file.name}' and {other.type} in '{cut.file.name}'; "
+                    "give both one type, or embed them apart"
                 )
-    fields = [field.with_nullable(field.name != choice.id).remove_metadata() for field in described.carried]
+    fields = [field.with_nullable(field.name != choice.id).remove_metadata() for field in first.carried]
     return pyarrow.schema(fields)

@@ -15,9 +15,9 @@ from whiten_runtime.files.vector_metadata import KEY, SPACE_KEY, VectorMetadata
 from whiten_runtime.files.write_vectors import as_stored
 from whiten_runtime.opened.encoder import Encoder, embedder_of
 from whiten_runtime.opened.opening import encode_options
-from whiten_scale.inputs import WrongRow
 from whiten_scale.places import Folder, opened
 from whiten_scale.plan import READERS, Job
+from whiten_scale.readers import WrongRow, read_pieces
 from whiten_whitening.codes.coder import Coder
 
 StoredType = Literal["float32", "float16", "int8", "codes"]
@@ -152,7 +152,7 @@ def embed_shard(vectors: Vectors, job: Job, number: int, out: Folder, record_err
 
     def tables() -> Iterator[Any]:
         nonlocal records
-        for chunk in job.chunks(number):
+        for chunk in read_pieces(job.files, job.shards[number], job.carried):
             if chunk.wrong and not record_errors:
                 raise chunk.wrong[0].error()
             wrong.extend(chunk.wrong)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from whiten_runtime.errors import WhitenError, encodable
 from whiten_runtime.files.texts import read_texts
-from whiten_scale.inputs import ColumnChoice
 from whiten_scale.places import find
 from whiten_scale.plan import make_job
+from whiten_scale.readers import ColumnChoice, read_pieces
 
 ANY = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 TEXTS = ANY | st.sampled_from(
@@ -43,7 +43,7 @@ def many(file: Path, column: str | None, per_shard: int) -> list[str] | str:
     try:
         job = make_job(common, find(str(file)), ColumnChoice(column), per_shard)
         for shard in range(len(job.shards)):
-            for chunk in job.chunks(shard):
+            for chunk in read_pieces(job.files, job.shards[shard], job.carried):
                 if chunk.wrong:
                     return "refused"
                 found += chunk.table.column(0).to_pylist()

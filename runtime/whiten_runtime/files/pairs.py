@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.files.records import Kind, WrongRowError, each, fields_of, records_of, value_of
+from whiten_runtime.files.records import Kind, WrongRowError, fields_of, parse_records, records_of, value_of
 
 COLUMNS = ("sentence1", "sentence2", "score")
 _STS_COLUMNS = (5, 6, 4)
@@ -52,12 +52,14 @@ def _rows(stream: BinaryIO, path: Path) -> Iterator[tuple[str, str, float]]:
     stream.seek(0)
     headless = len(first) > max(_STS_COLUMNS) and _number(first[_STS_COLUMNS[2]]) is not None
     if path.suffix == ".jsonl":
-        yield from (pair for _, pair in each(records_of(stream, str(path), "jsonl"), str(path), _of_object))
+        yield from (pair for _, pair in parse_records(records_of(stream, str(path), "jsonl"), str(path), _of_object))
         return
     kind: Kind = "tsv" if headless or path.suffix == ".tsv" else "csv"
     records, columns = records_of(stream, str(path), kind), list(_STS_COLUMNS)
     if not headless:
-        _, header = next(each(records, str(path), lambda row, lines: fields_of(lines, row, kind) or None), (0, []))
+        _, header = next(
+            parse_records(records, str(path), lambda row, lines: fields_of(lines, row, kind) or None), (0, [])
+        )
         if not set(COLUMNS) <= set(header):
             raise UsageError(f"'{path}' is no file of pairs; {_WANTED}")
         columns = [header.index(name) for name in COLUMNS]
@@ -66,7 +68,7 @@ def _rows(stream: BinaryIO, path: Path) -> Iterator[tuple[str, str, float]]:
         fields = fields_of(lines, row, kind)
         return _pair([fields[column] if column < len(fields) else None for column in columns]) if fields else None
 
-    yield from (pair for _, pair in each(records, str(path), read))
+    yield from (pair for _, pair in parse_records(records, str(path), read))
 
 
 def _of_object(row: int, lines: list[bytes]) -> tuple[str, str, float] | None:

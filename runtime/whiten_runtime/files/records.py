@@ -20,8 +20,8 @@ Record = tuple[int, list[bytes]]
 LONGEST = 64 << 20
 """Bytes of the longest record that is read: a file without ends of lines would be read into memory as a whole."""
 
-LOOKED_AT = 1000
-"""Records of a .jsonl file in which keys are looked for."""
+SAMPLED = 1000
+"""Leading records of a .jsonl file in which keys are looked for."""
 
 _FORMATS: dict[str, dict[str, Any]] = {
     "csv": {"delimiter": ",", "quoting": csv.QUOTE_MINIMAL},
@@ -60,24 +60,26 @@ def records_of(stream: BinaryIO, name: str, kind: Kind, row: int = 1, size: int 
     """
     lines = _lines_of(stream, name, row, size)
     for number, line in lines:
-        taken = [line]
+        record = [line]
         if kind == "csv" and b'"' in line:
             try:
-                next(csv.reader(_fed(taken, lines, name), strict=True))
+                next(csv.reader(_extend(record, lines, name), strict=True))
             except csv.Error as error:  # nobody knows where the record ends
                 raise DataError(f"{name}: line {number}: {error}; correct its quotes") from None
-        yield number, taken
+        yield number, record
 
 
-def each(records: Iterable[Record], name: str, read: Callable[[int, list[bytes]], T | None]) -> Iterator[tuple[int, T]]:
-    """Yield the line of each record and what a function reads of it; records of which it reads None are blank."""
+def parse_records(
+    records: Iterable[Record], name: str, read: Callable[[int, list[bytes]], T | None]
+) -> Iterator[tuple[int, T]]:
+    """Yield the line of each record and what `read` returns for it; skip blank records, for which it returns None."""
     for row, lines in records:
         try:
-            found = read(row, lines)
+            value = read(row, lines)
         except WrongRowError as error:
             raise DataError(f"{name}: line {row} {error}; correct it") from None
-        if found is not None:
-            yield row, found
+        if value is not None:
+            yield row, value
 
 
 def _lines_of(stream: BinaryIO, name: str, row: int, left: int | None) -> Iterator[tuple[int, bytes]]:
@@ -92,29 +94,29 @@ def _lines_of(stream: BinaryIO, name: str, row: int, left: int | None) -> Iterat
             return
 
 
-def _fed(taken: list[bytes], lines: Iterator[tuple[int, bytes]], name: str) -> Iterator[str]:
-    """Yield the first line, then further ones as they are asked for, which are added to `taken`."""
-    length = len(taken[0])
-    yield _plain(taken[0])
+def _extend(record: list[bytes], lines: Iterator[tuple[int, bytes]], name: str) -> Iterator[str]:
+    """Yield the first line of a record, then further ones as they are asked for, and append these to the record."""
+    length = len(record[0])
+    yield _latin(record[0])
     for row, line in lines:
         length += len(line)
         if length > LONGEST:
             raise DataError(f"{name}: line {row} is in a field of more than {LONGEST >> 20} MiB; close its quotes")
-        taken.append(line)
-        yield _plain(line)
+        record.append(line)
+        yield _latin(line)
 
 
-def _plain(line: bytes) -> str:
+def _latin(line: bytes) -> str:
     """Return a line in which quotes and separators are where they are in its text, whatever its encoding."""
     return line.rstrip(b"\r\n").decode("latin-1") + "\n"
 
 
-def decoded(line: bytes, row: int) -> str:
+def line_text(line: bytes, row: int) -> str:
     """Return the text of a line without its end."""
-    return _whole(line, row).rstrip("\r\n")
+    return _decode(line, row).rstrip("\r\n")
 
 
-def _whole(line: bytes, row: int) -> str:
+def _decode(line: bytes, row: int) -> str:
     """Return the text of a line with its end; the first line of a file may begin with a byte order mark."""
     if b"\0" in line:
         raise WrongRowError("holds a NUL byte; wanted UTF-8 text")
@@ -126,7 +128,7 @@ def _whole(line: bytes, row: int) -> str:
 
 def fields_of(lines: Sequence[bytes], row: int, kind: Kind) -> list[str]:
     """Return the fields of a record of a .csv or .tsv file; none of a blank one."""
-    texts = [_whole(line, number) for number, line in enumerate(lines, row)]
+    texts = [_decode(line, number) for number, line in enumerate(lines, row)]
     try:
         return next(csv.reader(texts, strict=True, **_FORMATS[kind]), [])
     except csv.Error as error:
@@ -141,7 +143,7 @@ def check_width(fields: Sequence[str], width: int) -> None:
 
 def value_of(line: bytes, row: int) -> str | dict[str, Any] | None:
     """Return the string or object that a line of a .jsonl file holds; None for a blank one."""
-    text = decoded(line, row)
+    text = line_text(line, row)
     if not text.strip():
         return None
     try:
@@ -166,15 +168,15 @@ def text_at(value: str | dict[str, Any], column: str) -> str:
 
 def values_of(records: Iterable[Record]) -> list[str | dict[str, Any]]:
     """Return the strings and objects of records of a .jsonl file, without those that cannot be read."""
-    found = []
+    values = []
     for row, lines in records:
         try:
             value = value_of(lines[0], row)
         except WrongRowError:
             continue
         if value is not None:
-            found.append(value)
-    return found
+            values.append(value)
+    return values
 
 
 def keys_of(values: Iterable[str | dict[str, Any]]) -> list[str]:

@@ -1,24 +1,37 @@
-"""Read texts from files: .txt, .jsonl, .csv, .tsv and .parquet, each also .gz."""
+"""Read texts from files: .txt, .jsonl, .csv, .tsv and .parquet, each also .gz.
+
+For one file and for pieces of many, this says which column holds the texts, and what is a header, a blank record, which
+is skipped, or a wrong one:
+
+- Each line of a .txt file is a text, an empty one too.
+- Each line of a .jsonl file is a string, or an object with a string under the key; lines of white space are blank.
+- The first record of a .csv or .tsv file is its header, and the others have as many fields; lines without any are
+  blank. Fields of a .csv file may be quoted; those of a .tsv file are taken as they are.
+- A column of a .parquet file is one of strings; a null is wrong.
+"""
 
 import gzip
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
 from whiten_runtime.errors import DataError, MissingPackageError, UsageError, from_clone
 from whiten_runtime.files.records import (
-    LOOKED_AT,
+    SAMPLED,
     Kind,
+    Record,
+    WrongRowError,
     check_width,
     content_of,
-    decoded,
-    each,
     fields_of,
     keys_of,
     kind_of,
+    line_text,
+    parse_records,
     records_of,
     text_at,
     value_of,
@@ -27,6 +40,12 @@ from whiten_runtime.files.records import (
 
 USUAL_COLUMNS = ("text", "sentence")
 """Columns that are taken when the caller names none."""
+
+LINES = "text"
+"""Name of the only column of files whose lines are texts."""
+
+BATCH = 4096
+"""Rows of a Parquet file that are decoded at once."""
 
 
 def read_texts(path: str | Path, column: str | None = None) -> Iterator[str]:
@@ -50,87 +69,120 @@ def place_name(path: str | Path, row: int) -> str:
 
 
 def read_rows(path: str | Path, column: str | None = None) -> Iterator[tuple[int, str]]:
-    """Yield the line, or row of a Parquet file, of each text of a file, and the text.
-
-    Each line of a .txt file is a text, and each line of a .jsonl file a string or an object. The other kinds have a
-    header. Fields of a .csv file may be quoted; those of a .tsv file are taken as they are.
-    """
+    """Yield the line, or row of a Parquet file, of each text of a file, and the text."""
     if str(path) == "-":
-        if column is not None:
-            raise UsageError(f"standard input is plain text and has no column '{column}'; leave the column out")
         if sys.stdin is None:
             raise UsageError("standard input is closed; name a file")
-        yield from _read_txt(sys.stdin.buffer, "standard input", "txt", None)
+        yield from _read_lines(sys.stdin.buffer, "standard input", "txt", column)
         return
     file = Path(path)
-    found = kind_of(file.name)
-    if found is None:
+    kind, compressed = kind_of(file.name) or (None, False)
+    if kind is None:
         kinds = ", ".join(f".{kind}" for kind in get_args(Kind))
         raise UsageError(f"'{file}': unknown kind of file; wanted {kinds}, or one of them with .gz")
-    kind, compressed = found
     if file.is_dir():
         raise UsageError(f"'{file}' is a directory; name a file")
     try:
         with file.open("rb") as raw, content_of(raw, str(file), compressed) as stream:
-            yield from _READERS[kind](stream, str(file), kind, column)
+            if kind == "parquet":
+                yield from _read_parquet(stream, str(file), column)
+            else:
+                yield from _read_lines(stream, str(file), kind, column)
     except FileNotFoundError:
         raise UsageError(f"'{file}' does not exist; check the path") from None
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
 
 
-def _read_txt(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[tuple[int, str]]:
-    if column not in (None, USUAL_COLUMNS[0]):
-        raise UsageError(f"'{name}' is plain text and has no column '{column}'; leave the column out")
-    return each(records_of(stream, name, kind), name, lambda row, lines: decoded(lines[0], row))
+def _read_lines(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[tuple[int, str]]:
+    layout, records = read_layout(stream, name, kind, column)
+    return ((row, values[0]) for row, values in parse_records(records, name, record_reader(layout)))
 
 
-def _read_jsonl(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[tuple[int, str]]:
+def _read_parquet(stream: BinaryIO, name: str, column: str | None) -> Iterator[tuple[int, str]]:
+    file = open_parquet(io.BytesIO(stream.read()) if isinstance(stream, gzip.GzipFile) else stream, name)
+    batches = parquet_batches(file, name, [choose_strings(column, file.schema_arrow, name)])
+    for row, text in enumerate(chain.from_iterable(strings_of(batch.column(0)) for batch in batches), 1):
+        if isinstance(text, WrongRowError):
+            raise DataError(f"{name}: row {row} {text}; correct it")
+        yield row, text
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Holds what the beginning of a file with records says of all of them."""
+
+    kind: Kind
+    header: tuple[str, ...] | None = None  # of a .csv or .tsv file; empty if the file is
+    column: str | None = None  # column of the texts; None for lines that are texts
+    start: int = 0  # first byte after the header
+    row: int = 1  # number of the line there
+    sample: tuple[str | dict[str, Any], ...] = ()  # leading values of a .jsonl file
+
+
+def read_layout(
+    stream: BinaryIO, name: str, kind: Kind, column: str | None, others: Sequence[str] = ()
+) -> tuple[Layout, Iterator[Record]]:
+    """Choose the column of the texts, check that the other ones are there, and return the records after the header.
+
+    A column that no object of a .jsonl file's beginning has is left to the caller, if it is not that of the texts.
+    """
     records = records_of(stream, name, kind)
-    first = list(islice(records, LOOKED_AT))
-    values = values_of(first)
-    keys = keys_of(values)
-    if values and not keys and column not in (None, USUAL_COLUMNS[0]):
-        raise UsageError(f"'{name}' has strings on its lines and no column '{column}'; leave the column out")
-    chosen = choose_column(column, keys, name) if keys else column or USUAL_COLUMNS[0]
-
-    def read(row: int, lines: list[bytes]) -> str | None:
-        value = value_of(lines[0], row)
-        return None if value is None else text_at(value, chosen)
-
-    return each(chain(first, records), name, read)
-
-
-def _read_delimited(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[tuple[int, str]]:
-    records = records_of(stream, name, kind)
+    if kind == "txt":
+        _check_lines(name, column, *others)
+        return Layout(kind), records
+    if kind == "jsonl":
+        leading = list(islice(records, SAMPLED))
+        sample = values_of(leading)
+        if sample and all(isinstance(value, str) for value in sample):
+            _check_lines(name, column, *others)
+        keys = keys_of(sample)
+        chosen = choose_column(column, keys, name) if keys else column
+        return Layout(kind, column=chosen, sample=tuple(sample)), chain(leading, records)
     first = next(records, None)
     if first is None:
-        return
-    ((_, header),) = each([first], name, lambda row, lines: fields_of(lines, row, kind))
-    index = header.index(choose_column(column, header, name))
-
-    def read(row: int, lines: list[bytes]) -> str | None:
-        fields = fields_of(lines, row, kind)
-        if fields:
-            check_width(fields, len(header))
-        return fields[index] if fields else None
-
-    yield from each(records, name, read)
-
-
-def _read_parquet(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[tuple[int, str]]:
-    pyarrow, parquet = import_parquet()
+        return Layout(kind, ()), records
+    _, lines = first
     try:
-        source = io.BytesIO(stream.read()) if isinstance(stream, gzip.GzipFile) else stream
-        file = parquet.ParquetFile(source)
-        chosen = choose_column(column, file.schema_arrow.names, name)
-        values = chain.from_iterable(batch.column(0).to_pylist() for batch in file.iter_batches(columns=[chosen]))
-        for row, value in enumerate(values, 1):
-            if not isinstance(value, str):
-                raise DataError(f"{name}: column '{chosen}' holds a {type(value).__name__}; wanted strings")
-            yield row, value
-    except pyarrow.ArrowException as error:
-        raise DataError(f"{name}: not a parquet file ({error})") from None
+        header = fields_of(lines, 1, kind)
+    except WrongRowError as error:
+        raise DataError(f"{name}: its header {error}; correct it") from None
+    chosen, *_ = [choose_column(wanted, header, name) for wanted in (column, *others)]
+    return Layout(kind, tuple(header), chosen, sum(map(len, lines)), 1 + len(lines)), records
+
+
+def _check_lines(name: str, *columns: str | None) -> None:
+    for column in columns:
+        if column not in (None, LINES):
+            raise UsageError(f"'{name}' has texts on its lines and no column '{column}', only '{LINES}'")
+
+
+def record_reader(layout: Layout, others: Sequence[str] = ()) -> Callable[[int, list[bytes]], tuple[Any, ...] | None]:
+    """Return the function that reads the text of a record and its values in other columns; None for a blank record."""
+    if layout.kind == "txt":
+        return lambda row, lines: (line_text(lines[0], row),) * (1 + len(others))
+    if layout.kind == "jsonl":
+        column = layout.column or LINES
+
+        def read_value(row: int, lines: list[bytes]) -> tuple[Any, ...] | None:
+            value = value_of(lines[0], row)
+            if value is None:
+                return None
+            values = {LINES: value} if isinstance(value, str) else value
+            return text_at(value, column), *map(values.get, others)
+
+        return read_value
+    header, kind = layout.header or (), layout.kind
+    places = [header.index(name) for name in (layout.column, *others) if name is not None]
+
+    def read_fields(row: int, lines: list[bytes]) -> tuple[str, ...] | None:
+        fields = fields_of(lines, row, kind)
+        if not fields:
+            return None
+        check_width(fields, len(header))
+        return tuple([fields[place] for place in places])
+
+    return read_fields
 
 
 def import_parquet() -> tuple[Any, Any]:
@@ -141,6 +193,53 @@ def import_parquet() -> tuple[Any, Any]:
     except ImportError:
         raise MissingPackageError(f"parquet files need pyarrow; install it {from_clone('parquet')}") from None
     return pyarrow, pyarrow.parquet
+
+
+def open_parquet(stream: BinaryIO, name: str) -> Any:
+    """Open a Parquet file."""
+    pyarrow, parquet = import_parquet()
+    try:
+        return parquet.ParquetFile(stream)
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{name}: not a parquet file ({' '.join(str(error).split())})") from None
+
+
+def choose_strings(column: str | None, schema: Any, name: str) -> str:
+    """Return the column of the texts of a Parquet file."""
+    pyarrow, _ = import_parquet()
+    chosen = choose_column(column, schema.names, name)
+    kind = schema.field(chosen).type
+    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    if str(kind) not in ("string", "large_string", "string_view"):
+        raise UsageError(f"'{name}': column '{chosen}' holds {kind}; wanted strings, so choose another with --column")
+    return chosen
+
+
+def parquet_batches(file: Any, name: str, columns: list[str], groups: list[int] | None = None) -> Iterator[Any]:
+    """Yield batches of the rows of some row groups; None for all."""
+    pyarrow, _ = import_parquet()
+    try:
+        yield from file.iter_batches(BATCH, groups, columns, use_threads=False)
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{name}: cannot be read ({' '.join(str(error).split())})") from None
+
+
+def strings_of(column: Any) -> list[str | WrongRowError]:
+    """Return the strings of a column of a Parquet file, and what is wrong in place of others."""
+    try:
+        values = column.to_pylist()
+    except UnicodeDecodeError:
+        pyarrow, _ = import_parquet()
+        values = column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
+        values = map(_string, values.cast(pyarrow.large_binary()).to_pylist())
+    return [WrongRowError("holds null; wanted a string") if value is None else value for value in values]
+
+
+def _string(value: bytes | None) -> str | WrongRowError | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return WrongRowError("is not UTF-8")
 
 
 def choose_column(
@@ -165,14 +264,5 @@ def choose_column(
 
 
 def _quoted(names: list[str]) -> str:
-    shown = [f"'{name[:40]}'" for name in names[:12]]
-    return ", ".join(shown) + (", ..." if len(names) > 12 else "")
-
-
-_READERS: dict[Kind, Callable[[BinaryIO, str, Kind, str | None], Iterator[tuple[int, str]]]] = {
-    "txt": _read_txt,
-    "jsonl": _read_jsonl,
-    "csv": _read_delimited,
-    "tsv": _read_delimited,
-    "parquet": _read_parquet,
-}
+    first = [f"'{name[:40]}'" for name in names[:12]]
+    return ", ".join(first) + (", ..." if len(names) > 12 else "")

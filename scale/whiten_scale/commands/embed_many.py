@@ -19,9 +19,9 @@ from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_scale.commands import check_able, do_items, input_options, sharing_options
-from whiten_scale.inputs import ColumnChoice
 from whiten_scale.places import Folder
 from whiten_scale.plan import PLAN_FILE, plan_job
+from whiten_scale.readers import ColumnChoice
 from whiten_scale.shard import ERRORS_FILE, StoredType, VectorChoice, Vectors, finished, shard_name, write_errors
 from whiten_scale.workers import Work
 

@@ -22,9 +22,9 @@ from whiten_runtime.files.replacing import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_scale.commands import check_able, do_items, input_options, sharing_options
 from whiten_scale.fitting import merge_ranges, range_name
-from whiten_scale.inputs import ColumnChoice
 from whiten_scale.places import Folder
 from whiten_scale.plan import PLAN_FILE, plan_job
+from whiten_scale.readers import ColumnChoice
 from whiten_scale.workers import Work
 
 

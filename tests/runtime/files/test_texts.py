@@ -69,7 +69,7 @@ def test_lines_of_jsonl_may_be_strings(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('"one"\n\n"two"\n', "utf-8")
     assert list(read_texts(path)) == ["one", "two"]
-    with pytest.raises(UsageError, match="has strings on its lines and no column 'body'"):
+    with pytest.raises(UsageError, match="has texts on its lines and no column 'body', only 'text'"):
         list(read_texts(path, "body"))
 
 
@@ -128,13 +128,20 @@ def test_missing_files_and_directories_are_refused(tmp_path: Path) -> None:
 
 
 def test_plain_text_has_no_columns(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="has no column 'x'"):
+    with pytest.raises(UsageError, match="no column 'x', only 'text'"):
         list(read_texts(_write(tmp_path / "a.txt", "txt"), "x"))
 
 
-def test_numbers_in_parquet_are_refused(tmp_path: Path) -> None:
+def test_rows_of_parquet_without_a_string_are_refused(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"n": [1, 2]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="column 'n' holds a int"):
+    with pytest.raises(UsageError, match="column 'n' holds int64; wanted strings"):
+        list(read_texts(tmp_path / "a.parquet"))
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", None]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="row 2 holds null; wanted a string"):
+        list(read_texts(tmp_path / "a.parquet"))
+    damaged = pyarrow.array([b"a", b"\xff"]).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"text": damaged}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="row 2 is not UTF-8"):
         list(read_texts(tmp_path / "a.parquet"))
 
 
@@ -162,7 +169,7 @@ def test_lone_surrogates_in_json_are_kept(tmp_path: Path) -> None:
 
 
 def test_standard_input_has_no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="has no column 'x'"):
+    with pytest.raises(UsageError, match="no column 'x', only 'text'"):
         list(read_texts("-", "x"))
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(UsageError, match="is closed"):

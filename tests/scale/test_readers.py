@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files import records
 from whiten_runtime.files.texts import read_texts
-from whiten_scale.inputs import Chunk, ColumnChoice, cut_parquet
 from whiten_scale.places import Folder, find
 from whiten_scale.plan import Job, make_job, read_job
+from whiten_scale.readers import Chunk, ColumnChoice, cut_parquet, read_pieces
 
 FIELD = st.text(st.sampled_from('ab,"\n\r\té日\u2028 \x85'), max_size=12)
 COMMON = {"task": "embed", "bundle": "b", "bundle_sha256": "0" * 64, "options": {}}
@@ -32,7 +32,9 @@ def planned(path: Path, size: int = 3, **choice: Any) -> Job:
 
 
 def chunks(job: Job) -> list[Chunk]:
-    return [chunk for number in range(len(job.shards)) for chunk in job.chunks(number)]
+    return [
+        chunk for number in range(len(job.shards)) for chunk in read_pieces(job.files, job.shards[number], job.carried)
+    ]
 
 
 def column(job: Job, index: int) -> list[Any]:
@@ -150,7 +152,7 @@ REFUSED = [
     ("a.csv", b"n,te\xff\n1,b\n", {}, "its header is not UTF-8 (byte 0xff); correct it"),
     ("a.csv", "n,t\n1,b\n", {}, "has the columns 'n', 't'; choose one with --column"),
     ("a.csv", "n,text\n1,b\n", {"id": "key"}, "has no column 'key', only 'n', 'text'"),
-    ("a.txt", "one\n", {"id": "key"}, "has lines of plain text and no column 'key', only 'text'"),
+    ("a.txt", "one\n", {"id": "key"}, "has texts on its lines and no column 'key', only 'text'"),
     ("a.jsonl", '{"text": "a", "tags": []}\n', {"keep": ("tags",)}, "holds a list at 'tags'; only texts and numbers"),
     ("a.jsonl", '{"text": "a"}\n', {"keep": ("tags",)}, "has no column 'tags', only 'text'"),
     ("a.txt", "", {}, "holds no text, nor does any other file"),
