@@ -10,10 +10,10 @@ from whiten_runtime.files.folders import files_below
 from whiten_runtime.files.records import (
     WrongRowError,
     check_width,
-    decoded,
-    each,
     fields_of,
     kind_of,
+    line_text,
+    parse_records,
     records_of,
     value_of,
 )
@@ -155,7 +155,9 @@ def _rows(path: Path, names: Sequence[Sequence[str]], wanted: str) -> Iterator[t
         with path.open("rb") as stream:
             if kind == ("jsonl", False):
                 records = records_of(stream, str(path), "jsonl")
-                yield from each(records, str(path), lambda row, lines: _of_object(value_of(lines[0], row), names))
+                yield from parse_records(
+                    records, str(path), lambda row, lines: _of_object(value_of(lines[0], row), names)
+                )
                 return
             if kind in (("tsv", False), ("csv", False)):
                 assert kind is not None
@@ -166,7 +168,7 @@ def _rows(path: Path, names: Sequence[Sequence[str]], wanted: str) -> Iterator[t
                 read = _of_trec
             else:
                 raise UsageError(f"'{path}' is of another kind; {wanted}")
-            yield from each(records, str(path), read)
+            yield from parse_records(records, str(path), read)
     except OSError as error:
         raise UsageError(f"'{path}' cannot be read ({error.strerror}); {wanted}") from None
 
@@ -208,7 +210,7 @@ def _of_fields(
 
 
 def _of_trec(row: int, lines: list[bytes]) -> list[str | None] | None:
-    fields = decoded(lines[0], row).split()
+    fields = line_text(lines[0], row).split()
     if not fields:
         return None
     if len(fields) != _TREC_FIELDS:
