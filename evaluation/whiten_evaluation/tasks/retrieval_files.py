@@ -173,6 +173,10 @@ def _rows(path: Path, names: Sequence[Sequence[str]], wanted: str) -> Iterator[t
         raise UsageError(f"'{path}' cannot be read ({error.strerror}); {wanted}") from None
 
 
+def _object_reader(names: Sequence[Sequence[str]]) -> Callable[[int, list[bytes]], list[str | None] | None]:
+    return lambda row, lines: _of_object(value_of(lines[0], row), names)
+
+
 def _of_object(value: str | dict[str, Any] | None, names: Sequence[Sequence[str]]) -> list[str | None] | None:
     if value is None:
         return None
