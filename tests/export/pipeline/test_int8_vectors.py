@@ -110,7 +110,7 @@ def test_embed_writes_whole_numbers_unless_it_normalises(rounded: Path, corpus_f
         "unit": ("--normalize",),
         "cut": ("--truncate-dim", "8"),
         "plain": (),
-        "asked": ("--round-to", "int8"),
+        "asked": ("--vector-type", "int8"),
     }
     files = {name: tmp_path / f"{name}.npy" for name in options}
     for name, file in files.items():
