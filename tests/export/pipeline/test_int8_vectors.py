@@ -90,7 +90,7 @@ def test_files_hold_int8_and_are_compared_with_float32(
         ok("embed", bundle, "--input", corpus_file, "--out", file, *header)
     found = read_metadata(ours)
     assert found is not None
-    assert (found.round_to, found.compared_by) == ("int8", Encoder(make()).space)
+    assert (found.vector_type, found.compared_by) == ("int8", Encoder(make()).space)
     lines = ok("similarity", ours, theirs).stdout.split()
     assert len(lines) == 400
     assert min(map(float, lines)) > 0.9995
