@@ -128,7 +128,7 @@ def test_models_lists_the_catalogue() -> None:
         (["embed", "BUNDLE"], 2, "nothing to embed"),
         (["embed", "BUNDLE", "text", "--input", "x.txt"], 2, "choose one"),
         (["embed", "BUNDLE", "text", "--column", "x"], 2, "without --input"),
-        (["embed", "BUNDLE", "--input", "-", "--column", "x"], 2, "has no column 'x'"),
+        (["embed", "BUNDLE", "--input", "-", "--column", "x"], 2, "no column 'x'"),
         (["embed", "BUNDLE", "text", "-"], 2, "give it alone"),
         (["embed", "BUNDLE", "--input", "nowhere.txt"], 2, "'nowhere.txt' does not exist"),
         (["embed", "BUNDLE", "text", "--out", "x.zip"], 2, "unknown kind of file"),
