@@ -26,7 +26,7 @@ from whiten_export.proof.reference import Head
 from whiten_export.writing.model_card import with_model_card
 from whiten_runtime.bundle.bundle import file_record, list_files
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
-from whiten_runtime.bundle.parity import Agreement, Probes, gate_of, write_probes
+from whiten_runtime.bundle.parity import Agreement, gate_of, write_probes
 from whiten_runtime.bundle.records import FileRecord, ParityRecord
 from whiten_runtime.bundle.space import with_space
 from whiten_runtime.inference.options import TEXT, with_prompt
@@ -85,19 +85,29 @@ def parity_record(reference: str, agreement: Agreement, options: SessionOptions 
 def seal(
     folder: Path,
     manifest: Manifest,
-    probes: Probes,
-    prove: Callable[[Manifest], ParityRecord],
+    fitted: WhiteningMap | None,
+    expected: Expected,
+    check: Callable[[Manifest, Expected], ParityRecord],
     unchanged: dict[str, FileRecord] | None = None,
 ) -> Manifest:
-    """Write probes and manifest, prove the bundle as it then is, and write card and manifest with the proof.
+    """Write probes and manifest, check the bundle as it then is, and write card and manifest with the proof.
 
-    `unchanged` are records of files that stay those of another bundle.
+    Args:
+        folder: files of the bundle.
+        manifest: the draft, complete but for its files, its space and the proof.
+        fitted: whitening of the bundle; None for none.
+        expected: vectors of the reference before whitening.
+        check: function that compares the bundle with the finished vectors of the reference.
+        unchanged: records of files that stay those of another bundle.
     """
-    write_probes(folder, probes)
+    affine = None if fitted is None else (fitted.mean, fitted.weight)
+    expected = expected.finished_by(Head.of(affine, manifest.normalize))
+    check_rounding(expected.finished, manifest.vectors)
+    write_probes(folder, expected.probes)
     files = {name: file_record(folder / name) for name in list_files(folder)} | (unchanged or {})
     manifest = with_space(msgspec.structs.replace(manifest, files=files))
     (folder / MANIFEST_FILE).write_bytes(manifest.to_json())
-    manifest = with_model_card(folder, msgspec.structs.replace(manifest, parity=prove(manifest)))
+    manifest = with_model_card(folder, msgspec.structs.replace(manifest, parity=check(manifest, expected)))
     (folder / MANIFEST_FILE).write_bytes(manifest.to_json())
     return manifest
 
@@ -141,13 +151,10 @@ def prove(manifest: Manifest, fitted: WhiteningMap | None, expected: Expected, t
     """Compare the reference with the program that the model was published for, and the bundle with the reference."""
     if manifest.precision == "fp32":
         tools.report.stage(CHECKING)
-    affine = None if fitted is None else (fitted.mean, fitted.weight)
-    expected = expected.finished_by(Head.of(affine, manifest.normalize))
-    check_rounding(expected.finished, manifest.vectors)
     published = _compare_published(manifest, expected, tools)
     manifest = msgspec.structs.replace(manifest, published=published, versions=versions())
 
-    def proof(manifest: Manifest) -> ParityRecord:
+    def check(manifest: Manifest, expected: Expected) -> ParityRecord:
         on = _on_cuda(tools.options, tools.report) if manifest.target == "cuda" else tools.options
         outcome = check_bundle(tools.folder, expected, on)
         if not gate_of(manifest.precision, manifest.vectors).passes(outcome.agreement):
@@ -155,7 +162,7 @@ def prove(manifest: Manifest, fitted: WhiteningMap | None, expected: Expected, t
             raise failure(outcome, expected, manifest.precision, manifest.vectors, _named(manifest), remedies)
         return parity_record(expected.reference, outcome.agreement, on)
 
-    return seal(tools.folder, manifest, expected.probes, proof)
+    return seal(tools.folder, manifest, fitted, expected, check)
 
 
 def _on_cuda(options: SessionOptions, report: Reporter) -> SessionOptions:

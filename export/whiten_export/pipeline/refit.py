@@ -1,8 +1,7 @@
 """Give a bundle another whitening without PyTorch: its graph computes the vectors, and only the head is replaced."""
 
-import shutil
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -18,14 +17,14 @@ from whiten_export.corpus.statistics import (
     load_statistics,
     save_statistics,
 )
-from whiten_export.graph.builder import read_bundle_graph, save_graph
+from whiten_export.graph.builder import save_graph
 from whiten_export.graph.head import set_head
 from whiten_export.pipeline.align import align_refit
 from whiten_export.pipeline.choose_whitening import by_rules, finish_map
 from whiten_export.pipeline.prove import parity_record, seal, versions
 from whiten_export.pipeline.recipe import Recipe, check_similarity
-from whiten_export.proof.gate import Expected, check_bundle, check_rounding
-from whiten_export.proof.reference import Head
+from whiten_export.proof.gate import Expected, check_bundle
+from whiten_export.sources.load.bundle import StoredBundle, check_takes_texts
 from whiten_export.writing.client_files import (
     CONFIG_FILE,
     POOLING_FILE,
@@ -40,14 +39,11 @@ from whiten_runtime.bundle.bundle import (
     MODEL_FILE,
     PROBE_VECTORS_FILE,
     WHITENING_FILE,
-    Bundle,
-    changed_client_files,
-    open_bundle,
 )
 from whiten_runtime.bundle.graph import unwhitened_output
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
-from whiten_runtime.bundle.parity import gate_of, read_probes
-from whiten_runtime.bundle.records import ChoiceRecord, FileRecord, ParityRecord, VectorType
+from whiten_runtime.bundle.parity import gate_of
+from whiten_runtime.bundle.records import ChoiceRecord, ParityRecord, VectorType
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.hub.locating import locate_bundle
@@ -61,8 +57,6 @@ from whiten_whitening.maps import WhiteningSpec, check_sample_count
 from whiten_whitening.moments import Moments
 
 _REPLACED = frozenset({MODEL_FILE, EXTERNAL_DATA_FILE, WHITENING_FILE, PROBE_VECTORS_FILE, CARD_FILE})
-
-_AGAIN = ", vectors before whitening as stored at export, whitened by numpy in float64"
 
 
 def fit_statistics(
@@ -81,7 +75,7 @@ def fit_statistics(
     report = reporter or Reporter()
     path = locate_bundle(path)
     manifest = read_manifest(path)
-    _check_takes_texts(path, manifest)
+    check_takes_texts(path, manifest)
     _check_computes_as_recorded(options)
     sentences = corpus.count()
     whole = spec_of is None or corpus.limited
@@ -133,7 +127,7 @@ def fit_or_load_statistics(
 
 def load_fitting(path: Path, manifest: Manifest, reporter: Reporter) -> Statistics:
     """Read finished statistics of the same model as a bundle's, of any precision."""
-    _check_takes_texts(path, manifest)
+    check_takes_texts(path, manifest)
     statistics, origin = load_statistics(path)
     if difference := origin.difference(Origin.of(manifest)):
         raise UsageError(f"{path}: is not of this bundle's model ({difference}); fit it with whiten fit")
@@ -149,12 +143,6 @@ def _check_computes_as_recorded(options: SessionOptions | None) -> None:
     """Raise UsageError if a session would compute in another precision than its bundle's manifest says."""
     if options is not None and wants_bfloat16(options.providers):
         raise UsageError("statistics of bfloat16 vectors would pass for the bundle's own; fit with openvino or cpu")
-
-
-def _check_takes_texts(path: str | Path, manifest: Manifest) -> None:
-    """Raise UsageError if a bundle takes vectors instead of texts."""
-    if manifest.input != "text":
-        raise UsageError(f"{path}: takes vectors, not texts; fit it anew with whiten-export --from-vectors")
 
 
 def write_refit(
@@ -174,11 +162,9 @@ def write_refit(
     `choice` records why, where the whitening was left to a rule; the other arguments are those of `refit_bundle`.
     """
     report = reporter or Reporter()
-    bundle = open_bundle(locate_bundle(path))
-    old = bundle.manifest
-    _check_takes_texts(path, old)
+    source = StoredBundle(path)
     _check_computes_as_recorded(options)
-    probes = read_probes(bundle)
+    expected, old = source.expected(), source.draft
     width, kind = old.unwhitened_width, round_to or old.vectors
     check_similarity(kind, old.similarity_fn_name, path)
     if len(statistics.moments.mean) != width:
@@ -202,41 +188,24 @@ def write_refit(
         report.stage(f"stored vectors of {path} do not fit the new bundle; --align-to would keep them usable")
     report.stage(f"writing {out}, and checking it")
     with staged(out, replace) as stage:
-        _copy(bundle, stage)
-        affine = fitted.mean, fitted.weight
-        graph = read_bundle_graph(bundle.model)
-        set_head(graph, affine, manifest.normalize, manifest.outputs == "both", kind)
+        source.copy(stage, _REPLACED)
+        graph = source.graph()
+        set_head(graph, (fitted.mean, fitted.weight), manifest.normalize, manifest.outputs == "both", kind)
         save_graph(graph, stage / MODEL_FILE)
         del graph
         write_whitening(stage, fitted)
         write_pooling(stage, manifest.dimension)
-        unchanged = _rewritten(bundle)
+        unchanged = source.changed_files()
+        for name in (POOLING_FILE, CARD_FILE):  # which a refit writes itself
+            unchanged.pop(name, None)
         if CONFIG_FILE in old.files and CONFIG_FILE not in unchanged:
             rewrite_transformers_js(stage, (stage / EXTERNAL_DATA_FILE).is_file())
-        expected = Expected("", probes).finished_by(Head.of(affine, manifest.normalize))
-        check_rounding(expected.finished, kind)
-        on = options or SessionOptions()
-        manifest = seal(stage, manifest, expected.probes, lambda made: _prove(stage, made, expected, on), unchanged)
+        check = partial(_check, stage, options or SessionOptions())
+        manifest = seal(stage, manifest, fitted, expected, check, unchanged)
     return Export(out, manifest)
 
 
-def _copy(bundle: Bundle, stage: Path) -> None:
-    """Copy the files that a refit does not change."""
-    for name in bundle.manifest.files:
-        if name not in _REPLACED:
-            (stage / name).parent.mkdir(parents=True, exist_ok=True)
-            with (bundle.path / name).open("rb") as source, (stage / name).open("wb") as copy:
-                shutil.copyfileobj(source, copy)  # copyfile names the source in errors of the copy
-
-
-def _rewritten(bundle: Bundle) -> dict[str, FileRecord]:
-    """Return the records of client files that another program wrote anew: they stay those of the export."""
-    files = bundle.manifest.files
-    names = set(changed_client_files(bundle.path, files)) & files.keys() - {POOLING_FILE, CARD_FILE}
-    return {name: files[name] for name in names}
-
-
-def _prove(stage: Path, manifest: Manifest, expected: Expected, options: SessionOptions) -> ParityRecord:
+def _check(stage: Path, options: SessionOptions, manifest: Manifest, expected: Expected) -> ParityRecord:
     agreement = check_bundle(stage, expected, options).agreement
     gate = gate_of(manifest.precision, manifest.vectors)
     if not gate.passes(agreement):
@@ -244,5 +213,4 @@ def _prove(stage: Path, manifest: Manifest, expected: Expected, options: Session
             f"whitened anew, the bundle misses its gate: {agreement}; wanted {gate}: texts differ too little in some "
             "direction for its precision; use a smaller --dim, --beta or more --shrinkage; no bundle was written"
         )
-    first = manifest.parity.reference.split(_AGAIN)[0] if manifest.parity else "the reference"
-    return parity_record(first + _AGAIN, agreement, options)
+    return parity_record(expected.reference, agreement, options)

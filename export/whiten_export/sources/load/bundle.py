@@ -1,0 +1,54 @@
+"""Start from a bundle: its graph up to the whitening, and the vectors of the reference that it was exported with."""
+
+import shutil
+from pathlib import Path
+
+import onnx_ir as ir
+
+from whiten_export.graph.builder import read_bundle_graph
+from whiten_export.proof.gate import Expected
+from whiten_runtime.bundle.bundle import changed_client_files, open_bundle
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.parity import read_probes
+from whiten_runtime.bundle.records import FileRecord
+from whiten_runtime.errors import UsageError
+from whiten_runtime.hub.locating import locate_bundle
+
+_AGAIN = ", vectors before whitening as stored at export, whitened by numpy in float64"
+
+
+class StoredBundle:
+    """Reads a bundle of texts; its draft is its manifest."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._bundle = open_bundle(locate_bundle(path))
+        self.draft = self._bundle.manifest
+        check_takes_texts(path, self.draft)
+
+    def graph(self) -> ir.Model:
+        """Return the graph, whose head is to be replaced."""
+        return read_bundle_graph(self._bundle.model)
+
+    def expected(self) -> Expected:
+        """Return the stored vectors of the reference before whitening."""
+        parity = self.draft.parity
+        first = parity.reference.split(_AGAIN)[0] if parity else "the reference"
+        return Expected(first + _AGAIN, read_probes(self._bundle))
+
+    def copy(self, folder: Path, left_out: frozenset[str]) -> None:
+        """Copy the files to a folder, but for some."""
+        for name in self.draft.files.keys() - left_out:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with (self._bundle.path / name).open("rb") as source, (folder / name).open("wb") as copy:
+                shutil.copyfileobj(source, copy)  # copyfile names the source in errors of the copy
+
+    def changed_files(self) -> dict[str, FileRecord]:
+        """Return the records of client files that another program wrote anew, as the export wrote them."""
+        files = self.draft.files
+        return {name: files[name] for name in changed_client_files(self._bundle.path, files) if name in files}
+
+
+def check_takes_texts(path: str | Path, manifest: Manifest) -> None:
+    """Raise UsageError if a bundle takes vectors instead of texts."""
+    if manifest.input != "text":
+        raise UsageError(f"{path}: takes vectors, not texts; fit it anew with whiten-export --from-vectors")
