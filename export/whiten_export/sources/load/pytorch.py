@@ -1,6 +1,7 @@
 """Trace a PyTorch checkpoint into a graph, and run it in float64 as the reference."""
 
 import io
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
@@ -192,7 +193,7 @@ def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
     axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
     _check_runs(network, input_ids, attention_mask)
     try:
-        with quiet(), redirect_stderr(io.StringIO()), torch.no_grad():
+        with quiet(), redirect_stderr(io.StringIO()), torch.no_grad(), _ordered_sets(network):
             program = torch.onnx.export(
                 _Layers(network, layers).eval(),
                 (input_ids, attention_mask),
@@ -218,6 +219,30 @@ def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
     model: ir.Model = program.model
     strip(model)
     return model
+
+
+class _OrderedSet(set[Any]):
+    """Iterates in the order of its items as text, in every process."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(sorted(super().__iter__(), key=repr))
+
+
+@contextmanager
+def _ordered_sets(network: nn.Module) -> Iterator[None]:
+    """Let the network's code make sets that have an order: kinds of layers, over which ModernBERT and others iterate.
+
+    The order of strings in a set differs from process to process, and with it the graph.
+    """
+    names = {type(module).__module__ for module in network.modules()}
+    modules = [sys.modules[name] for name in sorted(names) if name.startswith("transformers.models.")]
+    for module in modules:
+        vars(module)["set"] = _OrderedSet
+    try:
+        yield
+    finally:
+        for module in modules:
+            del vars(module)["set"]
 
 
 _BRANCHES = ("GuardOnDataDependentSymNode", "ConstraintViolationError")
