@@ -42,7 +42,6 @@ from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Pooling, Precision
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.engine import Engine
-from whiten_runtime.inference.options import EncodeOptions
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -95,7 +94,7 @@ class Exported:
     def vectors(self, graph: ir.Model, texts: list[str], value: str, path: Path) -> np.ndarray:
         save_graph(graph, path)
         engine = Engine(path, self.model.tokenizer.pad_token_id, output=value)
-        found = embed_float64(texts, Embedder(self.tokenizer, engine, EncodeOptions(outputs=(value,))))
+        found = embed_float64(texts, Embedder(self.tokenizer, engine, value))
         engine.close()
         return found
 

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.errors import NoVectorError, TooLongError, checked_texts
 from whiten_runtime.inference.engine import Advance, Engine, TokenizedTexts, no_progress
-from whiten_runtime.inference.options import EncodeOptions, with_prompt
+from whiten_runtime.inference.options import EncodeOptions, Prompts, with_prompt
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.process import ForkSafeLock
+
+_NO_PROMPTS = Prompts()
 
 TOKEN_CHARACTERS = 250
 """Characters for each token of the longest text, beyond which a text is cut, or refused, before it is tokenised.
@@ -30,10 +33,12 @@ class Embedder:
     call; a server tokenises and finishes each request, and runs batches of several.
     """
 
-    def __init__(self, tokenizer: Tokenizer, engine: Engine, options: EncodeOptions | None = None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, engine: Engine, output: str = OUTPUT, prompts: Prompts = _NO_PROMPTS
+    ) -> None:
         self.tokenizer = tokenizer
         self.engine = engine
-        self.options = options or EncodeOptions()  # those of a call that has none of its own
+        self._output, self._prompts = output, prompts
         self.truncated = 0
         self.max_characters = TOKEN_CHARACTERS * tokenizer.max_seq_length
         self._count_lock = ForkSafeLock()
@@ -52,8 +57,14 @@ class Embedder:
 
     @property
     def width(self) -> int:
-        """Return the number of coordinates that the graph gives for `options`."""
-        return self.engine.width_of(*self.options.outputs)
+        """Return the number of coordinates that the graph gives."""
+        return self.engine.width_of(self._output)
+
+    @property
+    def options(self) -> EncodeOptions:
+        """Return the options of a call that has none of its own: the whole output, with the default prompt."""
+        prompts = self._prompts
+        return EncodeOptions(prompt=prompts.resolve(), include_prompt=prompts.pooled, outputs=(self._output,))
 
     def tokenize(self, texts: Sequence[str], options: EncodeOptions, start: int = 0) -> TokenizedTexts:
         """Put the prompt to texts, which are checked, and return their token ids, cut to the length that is taken.

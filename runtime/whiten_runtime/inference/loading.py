@@ -11,7 +11,7 @@ from whiten_runtime.bundle.records import LARGEST_PAIR
 from whiten_runtime.errors import BundleError
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.engine import Engine
-from whiten_runtime.inference.options import EncodeOptions, Prompts
+from whiten_runtime.inference.options import Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.openvino import check_bundle_precision
 from whiten_runtime.ort.providers import CUDA_PROVIDER, import_onnxruntime, provider_name
@@ -46,7 +46,7 @@ def load_bundle(
             if weights is not None:
                 weights.result()  # an altered file is reported as altered, even if onnxruntime fails on it first
     try:
-        embedder = Embedder(tokenizer.result(), engine, _whole(output, Prompts.of(manifest)))
+        embedder = Embedder(tokenizer.result(), engine, output, Prompts.of(manifest))
         _check_outputs(bundle, engine)
         if CUDA_PROVIDER in map(provider_name, settings.providers):
             engine.check_padding(manifest.max_seq_length, manifest.precision, output)
@@ -65,12 +65,7 @@ def load_graph(
     prompts: Prompts | None = None,
 ) -> Embedder:
     """Open a graph that is not part of a bundle yet, as `load_bundle` opens one that is."""
-    return Embedder(tokenizer, Engine(model, pad_token_id, options, output), _whole(output, prompts or Prompts()))
-
-
-def _whole(output: str, prompts: Prompts) -> EncodeOptions:
-    """Return the options of the whole of one output, with the default prompt."""
-    return EncodeOptions(prompt=prompts.resolve(), include_prompt=prompts.pooled, outputs=(output,))
+    return Embedder(tokenizer, Engine(model, pad_token_id, options, output), output, prompts or Prompts())
 
 
 def may_saturate(manifest: Manifest) -> bool:

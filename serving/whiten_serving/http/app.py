@@ -176,7 +176,8 @@ class _Directory:
         self._endpoints = {(route.path, method): route.app for route in routes for method in route.methods or ()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        known = None if scope.get("root_path") else self._endpoints.get((scope["path"], scope.get("method", "")))
+        place = (scope.get("path", ""), scope.get("method", ""))  # neither is in the scope of a lifespan
+        known = None if scope.get("root_path") else self._endpoints.get(place)
         await (known or self._app)(scope, receive, send)
 
 

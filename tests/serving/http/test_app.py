@@ -1,5 +1,6 @@
 """The application around the routes: order of checks, methods, ids, own routes, starting and mounting."""
 
+import asyncio
 import subprocess
 import sys
 from typing import Any
@@ -182,3 +183,20 @@ def test_an_unforeseen_error_is_500_and_does_not_end_the_application(
     assert "secret" not in answer.body.decode()
     assert caplog.records
     assert asked(app, "POST", EMBEDDINGS, {"input": "a"}).status == 200
+
+
+def test_a_lifespan_passes_through(app: Any) -> None:
+    async def main() -> list[str]:
+        messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+        sent: list[str] = []
+
+        async def receive() -> Any:
+            return next(messages)
+
+        async def send(message: Any) -> None:
+            sent.append(message["type"])
+
+        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
+        return sent
+
+    assert asyncio.run(main()) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
