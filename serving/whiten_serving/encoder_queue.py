@@ -142,7 +142,7 @@ class EncoderQueue:
             self.encoder.close()
 
     def _checked(self, **finishing: Any) -> EncodeOptions:
-        return encode_options(self.encoder, **finishing)
+        return encode_options(self.encoder, prompt="", **finishing)
 
 
 def ignore(request: Request) -> None:

@@ -56,7 +56,7 @@ def load(encoder: Encoder | str | Path, *, truncate_dim: int | None = None) -> "
     opened = open_encoder(encoder)
     module = BundleModule(opened, _saved_length(opened.path))
     manifest = module.encoder.manifest
-    _options(module.encoder, truncate_dim)
+    _options(module.encoder, truncate_dim, prompt="")
     return BundleTransformer(
         modules=[module],
         device="cpu",

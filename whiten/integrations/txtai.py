@@ -42,7 +42,7 @@ class BundleVectors(Vectors):  # type: ignore[misc]
         if "maxlength" in self.config:
             raise UsageError("maxlength: a bundle has its own maximum length; leave it out")
         encoder = Encoder(path, **self.config.get("vectors", {}))
-        encode_options(encoder, truncate_dim=self.config.get("dimensionality"))
+        encode_options(encoder, truncate_dim=self.config.get("dimensionality"), prompt="")
         return encoder
 
     def encode(self, data: Sequence[str], category: str | None = None) -> NDArray[np.float32]:
