@@ -117,14 +117,13 @@ def test_remote_code_is_refused(folder: Path) -> None:
 def test_graph_that_differs_from_pytorch_is_not_written(
     folder: Path, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exporter is replaced by one that changes a weight of the second block."""
+    """The exporter is replaced by one that changes a normalization of the second block."""
     from whiten_export.sources.load import pytorch
 
     real = pytorch.trace
 
     def changed(network: Any, layers: tuple[int, ...]) -> Any:
-        with torch.no_grad():
-            network.encoder.layer[1].output.dense.weight.mul_(1.5)
+        network.encoder.layer[1].output.LayerNorm.eps = 0.1
         return real(network, layers)
 
     monkeypatch.setattr(pytorch, "trace", changed)

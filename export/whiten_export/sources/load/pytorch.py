@@ -1,5 +1,6 @@
 """Trace a PyTorch checkpoint into a graph, and run it in float64 as the reference."""
 
+import copy
 import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,8 +73,9 @@ class PyTorchModel(TokenModel):
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Trace the network. Nodes that the layers do not need, such as the blocks above them, are not in the graph."""
-        network = self._network("pooler" in pooling_modes(pooling))
-        self._loaded = network if self._keeps_nothing(network) else None
+        self._loaded = self._network("pooler" in pooling_modes(pooling))
+        # What tracing leaves in modules and buffers stays in a copy; its parameters are those of the reference.
+        network = copy.deepcopy(self._loaded, {id(parameter): parameter for parameter in self._loaded.parameters()})
         fix_frequencies(network)
         model = trace(network, layers)
         pooler = _describe_pooler(network) if "pooler" in pooling_modes(pooling) else None
@@ -84,22 +86,19 @@ class PyTorchModel(TokenModel):
     def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
         """Return the whole network in float64 as the reference, with all its hidden states.
 
-        It is the network of the last graph, if tracing leaves nothing in it. Its weights are converted in place: that
-        graph has to be saved by then.
+        Its weights are those of the last graph, converted in place: that graph has to be saved by then.
         """
         network = self._loaded or self._network("pooler" in pooling_modes(pooling))
         self._loaded = None
         network = network.to(self._device, torch.float64)
-        return TorchReference(network, layers, pooling, in_threads=self._keeps_nothing(network))
+        in_threads = not self._trust and keeps_nothing(network)
+        return TorchReference(network, layers, pooling, in_threads)
 
     def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
         """Return the vectors of sentence-transformers for texts with prompts; None without its files."""
         if self.checkpoint.published is None:
             return None
         return encode_published(self.checkpoint, requests, max_seq_length, self._trust, self._device)
-
-    def _keeps_nothing(self, network: nn.Module) -> bool:
-        return not self._trust and keeps_nothing(network)
 
     def _network(self, pooler: bool) -> nn.Module:
         return load_network(self.checkpoint, self._config, self._trust, pooler)
