@@ -1,7 +1,5 @@
 """Append the end of a graph: pooling, the average of the layers, modules, whitening, normalisation, rounding."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import ArrayLike
@@ -56,7 +54,7 @@ def _dense(builder: GraphBuilder, vectors: ir.Value, module: Dense, name: str) -
 LAYERS_OUTPUT = "layer_vectors"
 
 
-def pool_graph(hidden: HiddenStates, composition: Composition, width: int, to_weigh: bool = False) -> ir.Model:
+def pool_graph(hidden: HiddenStates, composition: Composition, width: int) -> ir.Model:
     """Append pooling, the average of layers, and modules to hidden states."""
     prompts_apart = not composition.include_prompt
     if prompts_apart:
@@ -65,36 +63,16 @@ def pool_graph(hidden: HiddenStates, composition: Composition, width: int, to_we
     pooler = _Pooler(builder, hidden, composition.pooling, prompts_apart)
     layers = [pooler(state) for state in hidden.states]
     vectors = layers[0]
-    if composition.layer_weights is not None or to_weigh:
-        shares = [
-            builder.constant(_share(index), np.float32(share)) if to_weigh else builder.scalar(share)
-            for index, share in enumerate(composition.shares)
-        ]
+    if composition.layer_weights is not None:
+        shares = [builder.scalar(share) for share in composition.shares]
         weighted = [builder.op("Mul", layer, share) for layer, share in zip(layers, shares, strict=True)]
         vectors = builder.op("Sum", *weighted)
     elif len(layers) > 1:
         vectors = builder.op("Mul", builder.op("Sum", *layers), builder.scalar(1 / len(layers)))
     for index, module in enumerate(composition.modules):
         vectors = append_module(builder, vectors, module, f"{OWN}modules.{index}")
-    outputs = [describe(vectors, UNWHITENED_OUTPUT, "batch_size", composition.width(width))]
-    if to_weigh:
-        together = builder.op("Concat", *layers, axis=1)
-        outputs.append(describe(together, LAYERS_OUTPUT, "batch_size", len(layers) * composition.pooled_width(width)))
-    builder.close(*outputs)
+    builder.close(describe(vectors, UNWHITENED_OUTPUT, "batch_size", composition.width(width)))
     return hidden.model
-
-
-def set_shares(model: ir.Model, shares: Sequence[float]) -> None:
-    """Set the share of each layer in the average of a graph that was pooled to weigh, and remove its second output."""
-    graph = model.graph
-    for index, share in enumerate(shares):
-        graph.initializers[_share(index)].const_value = ir.tensor(np.asarray(np.float32(share)), name=_share(index))
-    graph.outputs[:] = [value for value in graph.outputs if value.name != LAYERS_OUTPUT]
-    RemoveUnusedNodesPass()(model)
-
-
-def _share(index: int) -> str:
-    return f"whiten.share_{index}"
 
 
 def layers_graph(

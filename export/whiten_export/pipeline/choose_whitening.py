@@ -1,10 +1,9 @@
-"""Fit the whitening of an export, and the weights of its layers: what was asked for, or what suits the corpus."""
+"""Fit the whitening of an export: what was asked for, or what suits the corpus."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
-import onnx_ir as ir
 import tokenizers
 
 from whiten_export.corpus.statistics import (
@@ -15,8 +14,6 @@ from whiten_export.corpus.statistics import (
     fit_until_settled,
     kind_moments,
 )
-from whiten_export.graph.builder import reopen_graph
-from whiten_export.graph.head import LAYERS_OUTPUT, set_shares
 from whiten_export.pipeline.align import Aligned, align_with
 from whiten_export.pipeline.apply import Fit, is_tuned
 from whiten_export.pipeline.recipe import Recipe
@@ -27,13 +24,11 @@ from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import ChoiceRecord
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
-from whiten_runtime.files.pairs import Pairs
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import Choice, choose_by_pairs, choose_by_rules, soft_weight
-from whiten_whitening.layer_weights import learn_weights
 from whiten_whitening.maps import ADVISED_RATIO, WhiteningMap
-from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.moments import Moments
 
 _LAST_LATIN = "\u024f"
 """Last letter of the block Latin Extended-B."""
@@ -149,40 +144,3 @@ def is_multilingual(tokenizer_json: str) -> bool:
     texts = [tokenizer.decode([token], skip_special_tokens=False) for token in range(0, size, max(1, size // 8000))]
     other = sum(any(letter.isalpha() and letter > _LAST_LATIN for letter in text) for text in texts)
     return bool(texts) and other / len(texts) >= _OTHER_SCRIPTS
-
-
-def pairs_to_weigh(manifest: Manifest, fit_for: Fit | None) -> Pairs | None:
-    """Return the pairs that the weights of the layers are learned from; None if they are not learned."""
-    several = len(manifest.layers) > 1 and manifest.layer_weights is None and not manifest.modules
-    if fit_for is None or not several or fit_for.recipe.whitening != "auto" or fit_for.aligned_to is not None:
-        return None
-    return fit_for.pairs
-
-
-def weigh_layers(
-    manifest: Manifest, pairs: Pairs, graph: ir.Model, paths: tuple[Path, Path], tools: Tools
-) -> tuple[Manifest, ir.Model]:
-    """Set the weights of layers that suit the pairs, in the draft and in the graph."""
-    report, layers = tools.report, manifest.layers
-    report.stage(f"weighing layers by {len(pairs.scores):,} pairs")
-    with tools.embedder(manifest, paths[0], LAYERS_OUTPUT) as embedder:
-        weights = learn_weights(*_by_layer(pairs, embedder, len(layers)), pairs.scores)
-    if weights is None:
-        report.stage("layers weigh the same: no other weights are better on these pairs")
-    else:
-        said = ", ".join(f"layer {layer}: {weight:g}" for layer, weight in zip(layers, weights, strict=True))
-        report.stage(f"layers are averaged with weights ({said}){_unused(layers, weights)}")
-        manifest = msgspec.structs.replace(manifest, layer_weights=weights)
-    set_shares(graph, tools.source.composition(manifest).shares)
-    return manifest, reopen_graph(graph, paths[1])
-
-
-def _by_layer(pairs: Pairs, embedder: Embedder, count: int) -> tuple[Float64Array, Float64Array]:
-    """Return the vectors of the first and the second sentences by layer, [layers, n, d]."""
-    first, second = (embed_float64(texts, embedder) for texts in (pairs.first, pairs.second))
-    return tuple(rows.reshape(len(rows), count, -1).swapaxes(0, 1) for rows in (first, second))  # type: ignore[return-value]
-
-
-def _unused(layers: Sequence[int], weights: Sequence[float]) -> str:
-    used = [str(layer) for layer, weight in zip(layers, weights, strict=True) if weight > 0]
-    return "" if len(used) == len(layers) else f"; --layers {','.join(used)} with the same --dev gives a smaller graph"

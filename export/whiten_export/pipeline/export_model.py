@@ -20,7 +20,7 @@ from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, conv
 from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.align import check_aligned
 from whiten_export.pipeline.apply import apply, complete, default_name, open_source
-from whiten_export.pipeline.choose_whitening import fit_whitening, pairs_to_weigh, weigh_layers
+from whiten_export.pipeline.choose_whitening import fit_whitening
 from whiten_export.pipeline.own_vectors import check_own_vectors
 from whiten_export.pipeline.prompts import check_prompts
 from whiten_export.pipeline.prove import CHECKING, compare_tokenizers, expect, prove
@@ -86,7 +86,7 @@ def export_bundle(
         tokenizer = Tokenizer(stage / TOKENIZER_FILE, manifest.max_seq_length, manifest.truncation_side)
         tools = Tools(source, fit, stage, tokenizer, SessionOptions.on_device(recipe.device), report)
         manifest = check_texts(manifest, tools, recipe)
-        manifest, graph = build(manifest, tools)
+        graph = build(manifest, tools)
         expected = expect(manifest, tools)
         gc.collect()  # the network's weights: networks refer to themselves
         manifest, fitted = fit_whitening(manifest, _unwhitened(stage), tools)
@@ -112,15 +112,11 @@ def check_texts(manifest: Manifest, tools: Tools, recipe: Recipe) -> Manifest:
     return manifest
 
 
-def build(manifest: Manifest, tools: Tools) -> tuple[Manifest, ir.Model]:
+def build(manifest: Manifest, tools: Tools) -> ir.Model:
     """Return the graph up to the vector before whitening, with weights in a file and no longer in memory."""
-    pairs, path = pairs_to_weigh(manifest, tools.fit), _unwhitened(tools.folder)
-    graph = tools.source.graph(manifest, to_weigh=pairs is not None)
+    graph = tools.source.graph(manifest)
     fold_positions(graph, manifest.max_seq_length)
-    if pairs is None:
-        return manifest, reopen_graph(graph, path)
-    first = path.parent / "layers" / MODEL_NAME
-    return weigh_layers(manifest, pairs, reopen_graph(graph, first), (first, path), tools)
+    return reopen_graph(graph, _unwhitened(tools.folder))
 
 
 def fold(manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None, tools: Tools) -> Manifest:

@@ -93,11 +93,11 @@ class TokenModel:
         modules = self.checkpoint.own.modules if manifest.modules and self.checkpoint.own else ()
         return Composition(manifest.layers, manifest.pooling, manifest.layer_weights, manifest.include_prompt, modules)
 
-    def graph(self, manifest: Manifest, to_weigh: bool = False) -> ir.Model:
-        """Return the graph up to the vector before whitening; `to_weigh` adds an output of all layers."""
+    def graph(self, manifest: Manifest) -> ir.Model:
+        """Return the graph up to the vector before whitening."""
         composition = self.composition(manifest)
         hidden = self.hidden_states(composition.layers, composition.pooling)
-        return pool_graph(hidden, composition, self.record.hidden_size, to_weigh)
+        return pool_graph(hidden, composition, self.record.hidden_size)
 
     def definition(self, manifest: Manifest) -> Definition:
         """Return what computes the reference of the vector before whitening."""
