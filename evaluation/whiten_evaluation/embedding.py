@@ -145,11 +145,6 @@ def check_bundles(
                 check_fit(n, manifest.unwhitened_width, whitening.spec, name)
 
 
-def whitened(vectors: Float64Array, fitted: WhiteningMap | None) -> Float64Array:
-    """Return (x - mean) W for each row x; without a map, the rows themselves."""
-    return vectors if fitted is None else np.asarray((vectors - fitted.mean) @ fitted.weight)
-
-
 @contextmanager
 def open_embedder(
     bundle: Path, whitening: WhiteningSource, options: SessionOptions | None = None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from whiten_runtime.bundle.records import CandidateRecord
 from whiten_runtime.errors import UsageError
 from whiten_whitening.isotropy import iso_score
-from whiten_whitening.maps import ADVISED_RATIO, WARNED_RATIO, Shrinkage, WhiteningMap, WhiteningSpec
+from whiten_whitening.maps import ADVISED_RATIO, WARNED_RATIO, Shrinkage, WhiteningMap, WhiteningSpec, whitened
 from whiten_whitening.moments import Float64Array, Keys, Moments, eigh, oas
 from whiten_whitening.similarity import cosines, spearman, unit
 
@@ -121,12 +121,12 @@ def _candidates(
 ) -> Iterator[tuple[WhiteningSpec | None, CandidateRecord]]:
     width = first.shape[1]
     if dimension is None:
-        found = cosines(*(_mapped(fit(None), vectors) for vectors in (first, second)))
+        found = cosines(*(whitened(vectors, fit(None)) for vectors in (first, second)))
         yield None, CandidateRecord(whitening="none", beta=None, dimension=width, spearman=spearman(found, scores))
     kept = [dimension] if dimension else sorted({max(1, round(width * part)) for part in _FRACTIONS}, reverse=True)
     for spec in _specs(asked, width - (dimension or 1)):
         fitted = fit(spec)
-        white = [_mapped(fitted, vectors) for vectors in (first, second)]
+        white = [whitened(vectors, fitted) for vectors in (first, second)]
         whole = white[0].shape[1]
         for k in dict.fromkeys(min(k, whole) for k in kept):  # columns are nested
             found = cosines(white[0][:, :k], white[1][:, :k])
@@ -165,10 +165,6 @@ def _kind(spec: WhiteningSpec) -> Kind:
     if spec.beta < 1:
         return "partial"
     return "full" if spec.shrinkage in ("none", 0) else "soft"
-
-
-def _mapped(fitted: WhiteningMap | None, vectors: Float64Array) -> Float64Array:
-    return vectors if fitted is None else (vectors - fitted.mean) @ fitted.weight
 
 
 WEIGHTS = (0.3, 0.5, 0.7)
@@ -246,7 +242,7 @@ def movement(maps: tuple[WhiteningMap, WhiteningMap], vectors: Float64Array) -> 
 
     It does not depend on how either map is rotated.
     """
-    mapped = (unit(_mapped(fitted, vectors)) for fitted in maps)
+    mapped = (unit(whitened(vectors, fitted)) for fitted in maps)
     one, other = ((rows @ rows.T)[np.triu_indices(len(rows), 1)] for rows in mapped)
     return float(np.sqrt(np.square(one - other).mean()))
 

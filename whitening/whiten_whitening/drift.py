@@ -116,7 +116,7 @@ class DriftMonitor:
         self.manifest: Manifest = opened.manifest
         self._map = read_map(opened.path, self.manifest)
         self._mean, self._weight = self._map.mean, self._map.weight
-        self._centre = (self._map.corpus_mean - self._mean) @ self._weight
+        self._centre = self._map(self._map.corpus_mean)
         variances, basis = np.linalg.eigh(self._weight.T @ self._map.covariance @ self._weight)
         kept = variances > max(_NULL * variances[-1], 0)
         if not kept.any() or self.manifest.whitening is None or self.manifest.whitening.n_samples < 2:
@@ -151,7 +151,7 @@ class DriftMonitor:
         rows = checked_vectors(vectors, width)
         white = rows.astype(np.float64)
         if unwhitened:
-            white = (white - self._mean) @ self._weight
+            white = self._map(white)
             self._off_length = np.inf
         else:
             lengths = np.linalg.norm(white, axis=1)
@@ -240,7 +240,7 @@ class DriftMonitor:
         corpus = Moments.of_covariance(whitening.n_samples, self._map.corpus_mean, self._map.covariance)
         both = corpus.merge(Moments.of_covariance(self._moments.n, mean, covariance))
         fitted = fit_map(both, WhiteningSpec(whitening.method, dimension, whitening.beta, whitening.shrinkage))
-        return Spread.of((mean - fitted.mean) @ fitted.weight, fitted.weight.T @ covariance @ fitted.weight)
+        return Spread.of(fitted(mean), fitted.weight.T @ covariance @ fitted.weight)
 
 
 def _verdict_of_others(before: Spread, after: Spread, refitted: Spread | None, rescales: bool) -> Verdict:

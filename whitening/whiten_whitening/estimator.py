@@ -124,7 +124,7 @@ class Whitening:
         white = np.empty((len(rows), fitted.weight.shape[1]), kind)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             part = _finite(rows[start : start + _ROWS_AT_ONCE], start)
-            white[start : start + len(part)] = (part.astype(np.float64) - fitted.mean) @ fitted.weight
+            white[start : start + len(part)] = fitted(part.astype(np.float64))
         return white
 
     def fit_transform(self, X: ArrayLike, y: object = None) -> NDArray[np.floating]:

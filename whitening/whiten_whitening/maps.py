@@ -125,11 +125,21 @@ class WhiteningSpec:
 
 
 @dataclass(frozen=True)
-class WhiteningMap:
-    """Holds the affine map y = (x - mean) W, and the statistics that it was fitted on."""
+class AffineMap:
+    """Maps rows to (x - mean) W."""
 
     mean: Float64Array  # mean that is subtracted, [d]
     weight: Float64Array  # W, [d, k]
+
+    def __call__(self, rows: Float64Array) -> Float64Array:
+        """Return (x - mean) W for each row x, [n, d] to [n, k]."""
+        return np.asarray((rows - self.mean) @ self.weight)
+
+
+@dataclass(frozen=True)
+class WhiteningMap(AffineMap):
+    """Affine map that whitens, with the statistics that it was fitted on."""
+
     spec: WhiteningSpec | None  # whitening that W was computed by; None if the map only removes common components
     alpha: float  # weight of the shrinkage that was applied
     # mean of the vectors, [d]. If common components are removed, this and the following attributes are of the vectors
@@ -140,6 +150,11 @@ class WhiteningMap:
     rank: int  # number of eigenvalues above the floor
     n_samples: int  # number of vectors that the map was fitted on
     common_components: int = 0  # number of directions that are removed before whitening
+
+
+def whitened(vectors: Float64Array, fitted: AffineMap | None) -> Float64Array:
+    """Return vectors under a map, [n, d] to [n, k]; the vectors themselves without one."""
+    return vectors if fitted is None else fitted(vectors)
 
 
 def check_sample_count(n: int, width: int, spec: WhiteningSpec, what: str = "sentences") -> str | None:
@@ -255,11 +270,9 @@ def _triangular(root: Float64Array) -> Float64Array:
 
 
 @dataclass(frozen=True)
-class StoredMap:
-    """Holds the map y = (x - mean) W of a bundle."""
+class StoredMap(AffineMap):
+    """Map of a bundle."""
 
-    mean: Float64Array  # mean that is subtracted, [d]
-    weight: Float64Array  # W, [d, k]
     corpus_mean: Float64Array  # mean of the corpus's vectors before whitening, [d]
     covariance: Float64Array  # covariance of the corpus's vectors before whitening, [d, d]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_evaluation.commands.options import Cell, Run, prompt_option, running_options
-from whiten_evaluation.embedding import WhiteningSource, whitened
+from whiten_evaluation.embedding import WhiteningSource
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.records import IsotropyRecord
 from whiten_runtime.commands.console import one_line_errors
@@ -18,7 +18,7 @@ from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.inference.vectors import unit
 from whiten_whitening.isotropy import average_cosine, iso_score, partition_score
-from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
+from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage, whitened
 from whiten_whitening.moments import Moments
 
 

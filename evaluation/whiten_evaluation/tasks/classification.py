@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_evaluation.embedding import TextVectors, WhiteningSource, whitened
+from whiten_evaluation.embedding import TextVectors, WhiteningSource
 from whiten_evaluation.tasks.classification_files import ClassificationTask, Split
 from whiten_runtime.errors import DataError
 from whiten_runtime.ort.processor import default_threads
-from whiten_whitening.maps import WhiteningMap
+from whiten_whitening.maps import WhiteningMap, whitened
 from whiten_whitening.moments import Float64Array
 from whiten_whitening.similarity import cosines
 

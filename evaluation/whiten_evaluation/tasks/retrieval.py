@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_evaluation.embedding import WhiteningSource, check_fit, whitened
+from whiten_evaluation.embedding import WhiteningSource, check_fit
 from whiten_evaluation.tasks.retrieval_files import Collection
 from whiten_evaluation.tasks.sts import RESAMPLES, Difference, Interval, difference_of, interval
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
@@ -16,7 +16,7 @@ from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts
 from whiten_runtime.inference.vectors import Nearest
 from whiten_whitening.codes.coder import Coder
-from whiten_whitening.maps import WhiteningMap, fit_map, fit_sif
+from whiten_whitening.maps import WhiteningMap, fit_map, fit_sif, whitened
 from whiten_whitening.moments import Float64Array, Moments
 
 MEASURES = ("nDCG@10", "MRR@10", "R@10", "R@100", "MAP@100")

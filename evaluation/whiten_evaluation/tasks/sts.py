@@ -8,11 +8,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_evaluation.embedding import TextVectors, WhiteningSource, whitened
+from whiten_evaluation.embedding import TextVectors, WhiteningSource
 from whiten_evaluation.tasks.sts_files import StsData, Task
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.bundle.space import space_of
 from whiten_whitening.codes.coder import Coder
+from whiten_whitening.maps import whitened
 from whiten_whitening.moments import Float64Array
 from whiten_whitening.similarity import cosines, spearman
 

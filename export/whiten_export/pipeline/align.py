@@ -60,7 +60,7 @@ def align_with(
     """Turn a map onto that of a bundle, and report how well vectors of the bundle are found again."""
     old, new = aligned_to.map, align(fitted, aligned_to.map.mean, aligned_to.map.weight, statistics.moments)
     rows = statistics.sample.vectors.astype(np.float64)
-    found = fidelity((rows - old.mean) @ old.weight, (rows - new.mean) @ new.weight)
+    found = fidelity(old(rows), new(rows))
     record = AlignmentRecord(
         space=space_of(aligned_to.manifest),
         median_cosine=found.median_cosine,

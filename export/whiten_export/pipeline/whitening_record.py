@@ -48,7 +48,7 @@ def measure_isotropy(fitted: WhiteningMap, statistics: Statistics) -> tuple[Isot
     depends on scale, which a whitening changes and cosines ignore.
     """
     moments, raw = statistics.moments, statistics.sample.vectors
-    white = (raw.astype(np.float64) - fitted.mean) @ fitted.weight
+    white = fitted(raw.astype(np.float64))
     covariances = moments.covariance, moments.affine(fitted.mean, fitted.weight).covariance
     before = _isotropy(covariances[0], moments, raw)
     return before, _isotropy(covariances[1], Moments.of(white), white)

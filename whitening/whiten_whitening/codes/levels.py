@@ -42,7 +42,7 @@ def unit_moments(found: StoredMap) -> tuple[Float64Array, Float64Array, Float64A
     Moments of y / |y| are taken to be those of y / s, where s is the root mean square norm of y.
     """
     cross = found.covariance @ found.weight
-    mean, covariance = (found.corpus_mean - found.mean) @ found.weight, found.weight.T @ cross
+    mean, covariance = found(found.corpus_mean), found.weight.T @ cross
     norm = np.sqrt(np.trace(covariance) + mean @ mean)
     return mean / norm, covariance / norm**2, cross
 
