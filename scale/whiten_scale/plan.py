@@ -27,7 +27,7 @@ READERS = 8
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Describes a job: all that decides on the output."""
+    """A job: all that decides on the output."""
 
     format: Literal[2] = 2
     task: Literal["embed", "fit"]

@@ -27,7 +27,7 @@ from whiten_scale.places import Entry, look_up, opened
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """Describes some consecutive records of a file."""
+    """Some consecutive records of a file."""
 
     file: int  # index of the file in the plan
     start: int  # first byte of the content, or first row of a Parquet file
@@ -37,7 +37,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InputFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Describes a file of texts."""
+    """File of texts."""
 
     name: str  # path below the directory that was given, or its own name
     kind: Kind
@@ -51,7 +51,7 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ColumnChoice(msgspec.Struct, frozen=True):
-    """Holds which columns are read: those of the texts, of ids, and those to keep."""
+    """Which columns are read: those of the texts, of ids, and those to keep."""
 
     column: str | None = None
     id: str | None = None
@@ -70,7 +70,7 @@ class ColumnChoice(msgspec.Struct, frozen=True):
 
 
 class WrongRow(msgspec.Struct, frozen=True):
-    """Describes a row that holds no text."""
+    """Row that holds no text."""
 
     file: str
     row: int
@@ -86,7 +86,7 @@ class WrongRow(msgspec.Struct, frozen=True):
 
 @dataclass
 class Chunk:
-    """Holds some consecutive records of one file."""
+    """Some consecutive records of one file."""
 
     table: Any  # table of pyarrow: text, file, row, then the columns that are carried
     records: int  # those without a text among them
@@ -94,7 +94,7 @@ class Chunk:
 
 
 class CutFile(NamedTuple):
-    """Holds what is known of a file once it is cut."""
+    """What is known of a file once it is cut."""
 
     file: InputFile
     carried: Any  # schema of pyarrow of the columns that are carried

@@ -38,7 +38,7 @@ _BEYOND = "has a coordinate beyond 65,504, the largest of float16 (--vector-type
 
 
 class VectorChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds what is stored of each text."""
+    """What is stored of each text."""
 
     vector_type: StoredType = "float32"
     normalize: bool = False
@@ -120,7 +120,7 @@ class Vectors:
 
 
 class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a finished shard, in the metadata of its file."""
+    """Finished shard, in the metadata of its file."""
 
     key: str  # that of its job
     shard: int

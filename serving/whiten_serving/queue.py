@@ -25,7 +25,7 @@ the first text itself. Of all batches, even the best is hardly better: tests com
 
 
 class Line:
-    """Holds the requests of one model that wait, and knows how many of its batches run."""
+    """Queue of the requests of one model, with the number of its batches that run."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -68,7 +68,7 @@ class Line:
 
 
 class Queue:
-    """Holds the requests that wait, those of each model first in first out, and forms batches of their texts.
+    """Queue of requests, those of each model first in first out, which forms batches of their texts.
 
     A batch is formed when a lane is free, for the model whose text is the oldest among those that may run another one:
     it has that text, and those of like length among the oldest ones of this model, the window. So no text is overtaken

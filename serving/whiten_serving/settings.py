@@ -25,7 +25,7 @@ _NAMED = re.compile(rf"({_NAME.pattern})=(.+)", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True)
 class AppSettings:
-    """Holds the options of the HTTP application.
+    """Options of the HTTP application.
 
     Attributes:
         api_keys: keys, any of which a request must have, or a dict of keys and their clients' names; empty for none.
@@ -105,7 +105,7 @@ class AppSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(AppSettings):
-    """Holds the options of `whiten serve`: those of the application, and those of the process around it."""
+    """Options of `whiten serve`: those of the application, and those of the process around it."""
 
     host: str = "127.0.0.1"
     port: int = 8080

@@ -13,7 +13,7 @@ with needing_package("haystack-ai"):
 
 
 class _BundleEmbedder:
-    """Holds what both components have in common. The bundle is opened by `warm_up`, or when it is first needed.
+    """What both components have in common. The bundle is opened by `warm_up`, or when it is first needed.
 
     Haystack makes classes of its own from those of components, in which `super()` does not work.
     """

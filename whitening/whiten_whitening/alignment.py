@@ -27,7 +27,7 @@ _ROWS_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Fidelity:
-    """Holds how well vectors of an old map are found again by vectors of a new one."""
+    """How well vectors of an old map are found again by vectors of a new one."""
 
     median_cosine: float  # median cosine of a text's vectors under both maps
     # share of texts whose new vector is nearest, by cosine, to their own old vector among all old ones

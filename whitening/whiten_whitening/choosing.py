@@ -43,7 +43,7 @@ Fit = Callable[[WhiteningSpec | None], WhiteningMap | None]
 
 @dataclass(frozen=True)
 class Choice:
-    """Holds the whitening that was chosen."""
+    """Whitening that was chosen."""
 
     spec: WhiteningSpec | None  # chosen whitening; None for none
     why: str  # reason, which follows the description of the whitening
@@ -213,7 +213,7 @@ COMPARED = 512
 
 @dataclass(frozen=True)
 class Halves:
-    """Holds the moments of two random halves of vectors, and vectors of neither."""
+    """Moments of two random halves of vectors, and vectors of neither."""
 
     moments: tuple[Moments, Moments]  # moments of either half
     others: Float64Array  # vectors to compare maps on, float64 [m, d], the first `COMPARED`

@@ -44,7 +44,7 @@ _NULL = 1e-6
 
 @dataclass(frozen=True)
 class Drift:
-    """Describes how far vectors are from a whitening's corpus.
+    """How far vectors are from a whitening's corpus.
 
     Attributes:
         verdict: "close": they are like the corpus. "drifting": they are not, but the map still spreads them better than

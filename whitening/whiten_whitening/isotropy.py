@@ -20,7 +20,7 @@ _SAME = 0.99
 
 @dataclass(frozen=True)
 class Spread:
-    """Holds how evenly vectors use their space."""
+    """How evenly vectors use their space."""
 
     iso_score: float  # IsoScore of the covariance
     # share of the mean in the second moment, |μ|² / (|μ|² + tr Σ); close to the mean cosine of pairs

@@ -77,7 +77,7 @@ ADVISED_RATIO, WARNED_RATIO = 10, 4
 
 @dataclass(frozen=True)
 class WhiteningSpec:
-    """Describes a whitening to fit.
+    """Whitening to fit.
 
     Attributes:
         method: "pca" W = U Λ^(-β/2); "zca" U Λ^(-β/2) Uᵀ; "cholesky" lower triangular with W Wᵀ = Σ^(-β); "pca-cor" D⁻¹

@@ -45,7 +45,7 @@ _ROWS_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Moments:
-    """Holds sums over n vectors x, exact to rounding however the vectors were split; z = x - mean.
+    """Sums over n vectors x, exact to rounding however the vectors were split; z = x - mean.
 
     Merging in the same order gives the same bits.
     """
@@ -203,7 +203,7 @@ Keys = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Sample:
-    """Holds the vectors with the smallest keys, at most `SAMPLE_SIZE`; since keys are hashes, the sample is random."""
+    """Vectors with the smallest keys, at most `SAMPLE_SIZE`; since keys are hashes, the sample is random."""
 
     keys: Keys  # keys of the vectors, ascending, [m]
     vectors: NDArray[np.float32]  # vectors of the sample, float32 [m, d]

@@ -30,7 +30,7 @@ FORMAT = 1
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the model that computed the vectors; statistics of different origins cannot be merged."""
+    """Model that computed the vectors; statistics of different origins cannot be merged."""
 
     model: str
     weights_sha256: str
@@ -77,7 +77,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Statistics:
-    """Holds the moments and a sample of the vectors of a corpus."""
+    """Moments and a sample of the vectors of a corpus."""
 
     moments: Moments  # moments of all vectors
     sample: Sample  # sample of the vectors, on which cosines can be measured before and after a map

@@ -22,7 +22,7 @@ ATTENDED = "whiten.attention_mask"
 
 @dataclass(frozen=True)
 class HiddenStates:
-    """Holds a graph from token ids to hidden states."""
+    """Graph from token ids to hidden states."""
 
     model: ir.Model  # graph that takes `input_ids` and `attention_mask`, int64 [batch_size, sequence_length]
     states: tuple[ir.Value, ...]  # hidden states of the chosen layers, each float32 [batch_size, sequence_length, d]

@@ -178,7 +178,7 @@ def _lengths(model: ir.Model, before: ir.Node, kind: ir.DataType) -> ir.Value:
 
 
 class _Part(NamedTuple):
-    """Holds queries, keys or values: a product, and the bias that is still to be added to it."""
+    """Queries, keys or values: a product, and the bias that is still to be added to it."""
 
     product: ir.Value
     bias: _Bias | None

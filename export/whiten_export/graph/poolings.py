@@ -25,7 +25,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 @dataclass(frozen=True)
 class Tokens:
-    """Describes the tokens of a batch that are pooled, float64 [batch_size, sequence_length] each."""
+    """Tokens of a batch that are pooled, float64 [batch_size, sequence_length] each."""
 
     pooled: Float64Array  # 1 for a token that is pooled, else 0
     order: Float64Array  # number of pooled tokens up to this one
@@ -78,7 +78,7 @@ def _append_largest(builder: "GraphBuilder", state: "ir.Value", pooled: "ir.Valu
 
 @dataclass(frozen=True)
 class GraphTokens:
-    """Holds the values of a graph that say which tokens are pooled, float32 [batch_size, sequence_length]."""
+    """Values of a graph that say which tokens are pooled, float32 [batch_size, sequence_length]."""
 
     builder: "GraphBuilder"  # builder of the graph
     pooled: "ir.Value"  # 1 for a token that is pooled, else 0

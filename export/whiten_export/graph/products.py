@@ -95,7 +95,7 @@ _HEADS_FIRST = (0, 2, 1, 3)
 
 @dataclass(frozen=True)
 class ScoreScale:
-    """Holds a constant factor of attention scores, and the product that can take it."""
+    """Constant factor of attention scores, and the product that can take it."""
 
     node: ir.Node  # Mul or Div of the scores by a constant
     scores: ir.Value  # scores before it

@@ -19,7 +19,7 @@ from whiten_whitening.maps import StoredMap, WhiteningMap, WhiteningSpec, read_m
 
 @dataclass(frozen=True)
 class Aligned:
-    """Describes the bundle that a whitening is aligned to: its stored vectors are to stay usable."""
+    """Bundle that a whitening is aligned to: its stored vectors are to stay usable."""
 
     path: str | Path  # the bundle as it was named
     manifest: Manifest  # manifest of the bundle

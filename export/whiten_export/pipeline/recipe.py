@@ -15,7 +15,7 @@ from whiten_whitening.maps import Method, Shrinkage, WhiteningSpec
 
 @dataclass(frozen=True)
 class Recipe:
-    """Holds the choices about an export, which are the options of `whiten-export`.
+    """Choices about an export, which are the options of `whiten-export`.
 
     Attributes:
         model: catalogue name, directory written by `save_pretrained` or by optimum's ONNX export, LoRA adapter, file of

@@ -17,7 +17,7 @@ from whiten_runtime.reporter import Reporter
 
 @dataclass(frozen=True)
 class Tools:
-    """Holds the source of an export, and what is opened for it once."""
+    """Source of an export, and what is opened for it once."""
 
     source: TokenModel  # model to export
     fit: Fit | None  # whitening to fit; None for none

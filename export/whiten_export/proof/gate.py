@@ -38,7 +38,7 @@ _MOST = 12
 
 @dataclass(frozen=True)
 class Request:
-    """Holds texts to embed with one prompt, and their token ids once they are known."""
+    """Texts to embed with one prompt, and their token ids once they are known."""
 
     prompt: str  # prompt that is put before each text, or around it; an empty string for none
     texts: tuple[str, ...]  # the texts
@@ -48,7 +48,7 @@ class Request:
 
 @dataclass(frozen=True)
 class PublishedVectors:
-    """Holds vectors that the program computed for which a model was published."""
+    """Vectors that the program computed for which a model was published."""
 
     name: str  # name and version of the program
     vectors: tuple[Float64Array, ...]  # float64 [n, k] for each request
@@ -89,7 +89,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class Expected:
-    """Holds the vectors of a reference, so that the reference need not stay in memory."""
+    """Vectors of a reference, so that the reference need not stay in memory."""
 
     reference: str  # name of the reference
     probes: Probes  # texts and their vectors
@@ -242,7 +242,7 @@ def _rows(feed: Feed) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Holds how far a bundle agrees with its reference."""
+    """How far a bundle agrees with its reference."""
 
     agreement: Agreement  # of all texts, alone and in batches
     alone: Agreement  # of texts that are computed alone

@@ -109,7 +109,7 @@ class Truncate(Module):
 
 @dataclass(frozen=True)
 class Composition:
-    """Describes how hidden states become the vector that is whitened: pooling, average of the layers, modules.
+    """How hidden states become the vector that is whitened: pooling, average of the layers, modules.
 
     WhiteningBERT (Huang et al., EMNLP Findings 2021), section 3; the modules are those of sentence-transformers.
     """

@@ -29,7 +29,7 @@ CONFIG_FILE = "config.json"
 
 @dataclass(frozen=True)
 class Export:
-    """Describes a bundle that was written.
+    """Bundle that was written.
 
     Attributes:
         path: the bundle's directory.

@@ -18,7 +18,7 @@ ELSEWHERE = "another --out"
 
 @dataclass(frozen=True)
 class Kind:
-    """Describes a kind of directory."""
+    """Kind of directory."""
 
     name: str  # name of the kind, for messages
     marker: str  # file that every directory of the kind contains; directories without it are never replaced

@@ -201,7 +201,7 @@ _PARTS = {
 
 @dataclass
 class GraphScan:
-    """Holds the operators, external files and outputs of an ONNX file, and what a bundle's may not have."""
+    """Operators, external files and outputs of an ONNX file, and what a bundle's may not have."""
 
     operators: set[tuple[str, str]] = field(default_factory=set)
     """(domain, operator) of every node, subgraphs included; "" is the standard domain."""

@@ -21,7 +21,7 @@ _SHOWN = 0.005
 
 @dataclass(frozen=True)
 class Agreement:
-    """Holds how far vectors are from their reference, over `vectors` pairs.
+    """How far vectors are from their reference, over `vectors` pairs.
 
     Attributes:
         vectors: number of pairs compared.
@@ -64,7 +64,7 @@ def in_words(parity: Agreement | ParityRecord) -> str:
 
 @dataclass(frozen=True)
 class Gate:
-    """Holds the bounds that an `Agreement` must satisfy; each bound is inclusive."""
+    """Bounds that an `Agreement` must satisfy; each bound is inclusive."""
 
     min_cosine: float
     mean_cosine: float
@@ -161,7 +161,7 @@ def gate_here(manifest: Manifest, bfloat16: bool = False) -> Gate:
 
 @dataclass(frozen=True)
 class Proof:
-    """Holds how near the vectors of a bundle's probes are to the reference's, and how near they have to be here."""
+    """How near the vectors of a bundle's probes are to the reference's, and how near they have to be here."""
 
     agreement: Agreement
     gate: Gate
@@ -253,7 +253,7 @@ def compare_finished(kind: VectorType, vectors: ArrayLike, reference: ArrayLike)
 
 @dataclass(frozen=True)
 class Probes:
-    """Holds texts with the reference's vectors."""
+    """Texts with the reference's vectors."""
 
     texts: tuple[str, ...]  # n texts; empty in a bundle that whitens vectors
     embeddings: NDArray[np.float64]  # finished vectors before rounding to int8, if there is one, float64 [n, k]

@@ -27,7 +27,7 @@ SPACE_DIGITS = 16
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Describes the pretrained language model, word vectors or precomputed embeddings that a bundle was made from."""
+    """Pretrained language model, word vectors or precomputed embeddings that a bundle was made from."""
 
     model: str
     """Name in the catalogue, or name of the directory or repository."""
@@ -54,7 +54,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Describes one source of the sentences that a whitening was fitted on."""
+    """One source of the sentences that a whitening was fitted on."""
 
     name: str
     sha256: str
@@ -76,7 +76,7 @@ class SettledRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class IsotropyRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds measures of isotropy: how evenly the vectors of the corpus use their space."""
+    """Measures of isotropy: how evenly the vectors of the corpus use their space."""
 
     iso_score: float
     """IsoScore over all vectors: 0 if they lie along one direction, 1 if they vary equally in all directions."""
@@ -91,7 +91,7 @@ DUE_COSINE, DUE_RECALL = 0.9, 0.95
 
 
 class AlignmentRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Describes how a map was rotated onto the space of another bundle, and how near it came."""
+    """How a map was rotated onto the space of another bundle, and how near it came."""
 
     space: str
     """Id of the space that the map was rotated onto."""
@@ -114,7 +114,7 @@ class AlignmentRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Describes the affine map y = (x - mean) W at the end of the graph, and how it was fitted."""
+    """Affine map y = (x - mean) W at the end of the graph, and how it was fitted."""
 
     method: WhiteningMethod
     """Whitening method; "none" if the map only removes common components."""
@@ -176,7 +176,7 @@ class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Describes one candidate whitening and its result on pairs with scores."""
+    """One candidate whitening and its result on pairs with scores."""
 
     whitening: str
     """Kind: "none", "centre", "partial", "full", "soft" or "all-but-the-top"."""
@@ -201,7 +201,7 @@ class ChoiceRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ParityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds the agreement of the written graph with the reference, measured at export."""
+    """Agreement of the written graph with the reference, measured at export."""
 
     reference: str
     vectors: int
@@ -228,7 +228,7 @@ On x86 processors without VNNI, onnxruntime adds the products of both with uint8
 
 
 class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Describes the scales of an int8 graph, and its cosines to float32 on texts unlike those it was calibrated on."""
+    """Scales of an int8 graph, and its cosines to float32 on texts unlike those it was calibrated on."""
 
     constant_scales: int
     """Number of activations with one constant scale; a text's vector depends on its neighbours with neither kind."""
@@ -245,7 +245,7 @@ class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds the size and SHA-256 of one file of the bundle."""
+    """Size and SHA-256 of one file of the bundle."""
 
     sha256: str
     bytes: int

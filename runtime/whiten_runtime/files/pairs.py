@@ -24,7 +24,7 @@ _WANTED = (
 
 @dataclass(frozen=True)
 class Pairs:
-    """Holds n pairs of sentences with scores."""
+    """Pairs of sentences with scores, n of them."""
 
     first: tuple[str, ...]  # first sentence of each pair
     second: tuple[str, ...]  # second sentence of each pair

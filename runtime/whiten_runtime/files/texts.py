@@ -110,7 +110,7 @@ def _read_parquet(stream: BinaryIO, name: str, column: str | None) -> Iterator[t
 
 @dataclass(frozen=True)
 class Layout:
-    """Holds what the beginning of a file with records says of all of them."""
+    """What the beginning of a file with records says of all of them."""
 
     kind: Kind
     header: tuple[str, ...] | None = None  # of a .csv or .tsv file; empty if the file is

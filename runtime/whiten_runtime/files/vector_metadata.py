@@ -23,7 +23,7 @@ LONGEST_HEADER = 1 << 20
 
 
 class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes the vectors of a file."""
+    """Vectors of a file."""
 
     space: str
     """Id of the space of the vectors."""

@@ -202,7 +202,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """Holds the token ids of texts, cut to the length that the bundle takes."""
+    """Token ids of texts, cut to the length that the bundle takes."""
 
     ids: list[list[int]]  # token ids of each text, special tokens and prompt included
     prompt_tokens: int = 0  # number of tokens at the beginning of each text that are left out of the pooling

@@ -76,7 +76,7 @@ class CudaGraphRunner:
 
 
 class _Slot(NamedTuple):
-    """Holds the arrays of one length, whose addresses are fixed."""
+    """Arrays of one length, whose addresses are fixed."""
 
     inputs: dict[str, Any]
     output: Any

@@ -24,7 +24,7 @@ DOCUMENT = ("document", "passage", "corpus")
 
 @dataclass(frozen=True)
 class Prompts:
-    """Holds the prompts of a bundle."""
+    """Prompts of a bundle."""
 
     texts: Mapping[str, str] = field(default_factory=dict)  # prompts by name
     default: str | None = None  # name of the prompt that texts get if none is asked for; None for no prompt
@@ -79,7 +79,7 @@ ReadMoments = Callable[[], OutputMoments | None]
 
 @dataclass(frozen=True)
 class EncodeOptions:
-    """Describes how the texts of a call are tokenised, run and finished. Its defaults give a graph's vectors as is."""
+    """How the texts of a call are tokenised, run and finished. Its defaults give a graph's vectors as is."""
 
     prompt: str = ""  # put before each text, or around it; see `with_prompt`
     include_prompt: bool = True  # whether the tokens of the prompt take part in the pooling

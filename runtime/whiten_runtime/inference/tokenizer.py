@@ -166,7 +166,7 @@ _TEXTS_AT_ONCE = 512
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Describes one token of a text."""
+    """One token of a text."""
 
     id: int  # its id
     text: str  # what the tokenizer calls it, such as "##ing"

@@ -36,7 +36,7 @@ Opened = TypeVar("Opened", bound="OpenedBundle")
 
 @dataclass(frozen=True)
 class Opening:
-    """Holds how a bundle was opened, so that a copy can be opened in the same way."""
+    """How a bundle was opened, so that a copy can be opened in the same way."""
 
     path: Path  # absolute: the process may change its directory before it forks or pickles
     options: SessionOptions
@@ -47,7 +47,7 @@ class Opening:
 
 
 class OpenedBundle:
-    """Holds an open bundle. Subclasses open it in `_open`."""
+    """An open bundle. Subclasses open it in `_open`."""
 
     _bundle: Bundle
     _opening: Opening

@@ -27,7 +27,7 @@ from whiten_runtime.ort.session import SessionOptions, create_session
 
 @dataclass(frozen=True)
 class Advice:
-    """Holds the fastest way to embed one kind of text."""
+    """Fastest way to embed one kind of text."""
 
     texts: str  # the kind of text
     precision: str  # precision of the bundle to export
@@ -69,7 +69,7 @@ def fastest(features: Collection[str]) -> tuple[Advice, ...]:
 
 @dataclass(frozen=True)
 class ProviderCheck:
-    """Holds the result of the test of one provider."""
+    """Result of the test of one provider."""
 
     name: str  # name of the provider
     works: bool  # whether it multiplied two matrices correctly
@@ -79,7 +79,7 @@ class ProviderCheck:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Describes what this machine can run."""
+    """What this machine can run."""
 
     system: str  # operating system and architecture
     python: str  # version of Python

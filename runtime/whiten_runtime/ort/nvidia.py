@@ -28,7 +28,7 @@ else:
 
 @dataclass(frozen=True)
 class Gpu:
-    """Describes a GPU."""
+    """A GPU."""
 
     name: str  # the driver's name for it
     memory: int  # size of its memory in bytes
@@ -37,7 +37,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Driver:
-    """Describes NVIDIA's driver."""
+    """NVIDIA's driver."""
 
     version: str | None  # newest CUDA version that it can run, such as "13.0"; None without a driver
     problem: str | None  # reason why it cannot be used; None if it can

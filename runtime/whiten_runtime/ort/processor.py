@@ -38,7 +38,7 @@ _FEATURES = {
 
 @dataclass(frozen=True)
 class Processor:
-    """Describes a machine's processor, and the part of it that this process may use."""
+    """Processor of a machine, and the part of it that this process may use."""
 
     model: str  # name of the processor; "" where the system does not give it
     # instruction sets that matter to matrix products; empty where the system does not list them

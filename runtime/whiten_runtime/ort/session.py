@@ -37,7 +37,7 @@ PRODUCTS = frozenset(
 
 @dataclass(frozen=True)
 class Placement:
-    """Holds the nodes of each provider, after onnxruntime's first round of optimisation; later fusions are not counted.
+    """Nodes of each provider, after onnxruntime's first round of optimisation; later fusions are not counted.
 
     Attributes:
         operators: number of nodes by provider and operator.
@@ -115,7 +115,7 @@ _NEVER_SPIN = ("session.intra_op.allow_spinning", "0")
 
 @dataclass(frozen=True)
 class Tuning:
-    """Holds sizes that were chosen by measurement, and that only tests and benchmarks change."""
+    """Sizes that were chosen by measurement, and that only tests and benchmarks change."""
 
     # bytes of a graph times tokens of a batch, below which several threads cost more than they save
     little_work: float = 300e6
@@ -131,7 +131,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """Holds the options with which sessions are created."""
+    """Options with which sessions are created."""
 
     # execution providers in order of preference; all of them must be active
     providers: tuple[Provider, ...] = (CPU_PROVIDER,)

@@ -15,7 +15,7 @@ _RANGES = re.compile(r"pass ranges, float32 \[2, \d+\], or ")
 
 @dataclass(frozen=True)
 class Problem:
-    """Describes a kind of error in each dialect."""
+    """Kind of error in each dialect."""
 
     status: int
     kind: str  # type of OpenAI's errors

@@ -37,7 +37,7 @@ _MEASURES = {
 
 
 class Metrics:
-    """Holds the metrics of one application, in a registry of its own."""
+    """Metrics of one application, in a registry of its own."""
 
     def __init__(self, models: Models, budget: Budget, accepting: Callable[[], bool]) -> None:
         self.registry = registry = CollectorRegistry()

@@ -51,7 +51,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Describes a route."""
+    """A route."""
 
     method: Literal["GET", "POST"]
     path: str
@@ -62,7 +62,7 @@ class Endpoint:
 
 
 class Service:
-    """Holds what routes need."""
+    """What routes need."""
 
     def __init__(self, models: Models, settings: AppSettings) -> None:
         self.models = models

@@ -18,7 +18,7 @@ from whiten_serving.http.service import Service, Wanted, answer, json_of, rows_o
 
 
 class EmbedParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Holds how texts are embedded. TEI divides vectors by their norm unless a request says otherwise."""
+    """How texts are embedded. TEI divides vectors by their norm unless a request says otherwise."""
 
     normalize: bool | None = None
     truncate: bool | None = None
@@ -28,7 +28,7 @@ class EmbedParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
 
 
 class Waiting(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Holds options of the Inference API that change no vector."""
+    """Options of the Inference API that change no vector."""
 
     wait_for_model: bool | None = None
     use_cache: bool | None = None
@@ -45,7 +45,7 @@ class EmbedRequest(EmbedParameters, kw_only=True):
 
 
 class SimilarityInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Holds a text, and the texts that it is compared with."""
+    """Text, and the texts that it is compared with."""
 
     source_sentence: str
     sentences: list[str]

@@ -22,7 +22,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """Holds codes of vectors, and the coder that made them.
+    """Codes of vectors, and the coder that made them.
 
     Attributes:
         array: the codes, uint8 [n, bytes].

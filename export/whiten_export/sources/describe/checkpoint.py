@@ -35,7 +35,7 @@ _WORD_FILES = (".txt", ".vec", ".gz", ".zip")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Describes a pretrained model on disk."""
+    """Pretrained model on disk."""
 
     model: str  # model as the user named it
     name: str  # short name, valid as a directory name

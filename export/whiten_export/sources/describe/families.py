@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Family:
-    """Describes facts about an architecture that its config does not contain."""
+    """Facts about an architecture that its config does not contain."""
 
     model_class: str = "AutoModel"  # class of transformers whose `hidden_states` are those of the encoder
     supported: bool = True  # whether the tests export a network of this architecture
@@ -93,7 +93,7 @@ def usable_positions(config: Any, before: int) -> int | None:
 
 @dataclass(frozen=True)
 class BatchLimit:
-    """Describes a network that computes the texts of a batch in another way where one is longer than a limit."""
+    """Network that computes the texts of a batch in another way where one is longer than a limit."""
 
     why: str  # what does it, for messages
     tokens: int  # number of tokens up to which texts are always computed in the same way

@@ -59,7 +59,7 @@ class Stored(Module):
 
 @dataclass(frozen=True)
 class Published:
-    """Describes how a folder of sentence-transformers makes a vector."""
+    """How a folder of sentence-transformers makes a vector."""
 
     network: Path  # folder of the network, or of the table of a static embedding
     static: bool = False  # whether it is a static embedding: a table of token vectors, and their mean

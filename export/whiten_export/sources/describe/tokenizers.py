@@ -17,7 +17,7 @@ UNSET_LENGTH = 1_000_000
 
 @dataclass(frozen=True)
 class SourceTokenizer:
-    """Describes a checkpoint's tokenizer."""
+    """A checkpoint's tokenizer."""
 
     json: str  # content of `tokenizer.json`, in the format of Hugging Face tokenizers
     # function that returns the ids of the checkpoint's own tokenizer, truncated to a number of tokens

@@ -24,7 +24,7 @@ _SAMPLE = 101
 
 @dataclass(frozen=True)
 class Words:
-    """Holds words and their vectors, most frequent first."""
+    """Words and their vectors, most frequent first."""
 
     words: tuple[str, ...]  # n distinct words; the reserved ones come first
     vectors: NDArray[np.float32]  # float32 [n, d]; zeros for reserved words
