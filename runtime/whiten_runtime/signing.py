@@ -17,6 +17,7 @@ from whiten_runtime.errors import BundleError, SignatureError, UsageError, needi
 from whiten_runtime.files.replacing import delete_abandoned, replace_file
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.opened.encoder import Encoder
+from whiten_runtime.opened.opening import bundle_of
 from whiten_runtime.opened.vector_whitener import VectorWhitener
 
 _LARGEST = 1 << 24
@@ -53,7 +54,7 @@ class Signature:
             SignatureError: it is another bundle.
             UsageError: it was opened with `verify_hashes=False`: its files may be others.
         """
-        bundle = opened._bundle
+        bundle = bundle_of(opened)
         if not bundle.hashed:
             raise UsageError(f"{bundle.path}: was opened with verify_hashes=False, and may be another; leave that out")
         if bundle.sha256 != self.sha256:
