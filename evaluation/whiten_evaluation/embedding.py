@@ -114,10 +114,10 @@ def check_fit(n: int, width: int, spec: WhiteningSpec, what: str) -> None:
         check_sample_count(n, width, spec)
     except UsageError:
         nested = spec.method in NESTED_METHODS and n >= WARNED_RATIO
-        kept = f", keep --dim {n // WARNED_RATIO} or fewer" if nested else ""
+        advice = f", keep --dim {n // WARNED_RATIO} or fewer" if nested else ""
         raise UsageError(
             f"{what}: {n:,} sentences cannot whiten {width} dimensions, all pairs would come out equally similar; "
-            f"shrink (--shrinkage oas){kept}, or choose other texts"
+            f"shrink (--shrinkage oas){advice}, or choose other texts"
         ) from None
 
 

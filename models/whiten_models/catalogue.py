@@ -108,7 +108,7 @@ def near_matches(name: str, count: int = 3) -> list[str]:
     """Return the names of the entries of which a name, or a word in a name, is spelt most like it; none for a path."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         return []
-    close = sorted(_similarities(name.lower()), key=lambda found: -found[0])
+    close = sorted(_similarities(name.lower()), key=lambda match: -match[0])
     return list(dict.fromkeys(entry.name for _, entry in close))[:count]
 
 

@@ -61,8 +61,8 @@ class RangeFitter:
             statistics = deque(chain([statistics], gather(vectors, statistics)), 1).pop()
         name, count = _name(job, number), statistics.moments.n
         corpus = (CorpusRecord(name=name, sha256=digest.hexdigest(), sentences=count),)
-        found = Statistics(statistics.moments, statistics.sample, corpus).fitted_at(self._origin.precision)
-        save_statistics(path, found, self._origin)
+        result = Statistics(statistics.moments, statistics.sample, corpus).fitted_at(self._origin.precision)
+        save_statistics(path, result, self._origin)
 
 
 def load_range(job: Job, number: int, folder: Path) -> tuple[Statistics, Origin]:

@@ -47,10 +47,10 @@ def file_system(url: str) -> tuple[Any, str]:
     if "://" not in url:  # a path, which url_to_fs would cut at ::
         return LocalFileSystem(), str(LocalFileSystem._strip_protocol(url))
     try:
-        found, path = url_to_fs(url)
+        system, path = url_to_fs(url)
     except (ImportError, ValueError) as error:
         raise UsageError(f"'{url}' is no path or URL that fsspec knows ({' '.join(str(error).split())})") from None
-    return found, str(path)
+    return system, str(path)
 
 
 def _protocols(system: Any) -> set[str]:
@@ -88,9 +88,9 @@ def find(url: str) -> list[Entry]:
         elif system.isdir(path):
             path = os.path.realpath(path) if _is_local(system) else path
             # fsspec's own search leaves linked and closed directories out silently
-            found = map(str, files_below(Path(path), _HIDDEN)) if _is_local(system) else system.find(path)
+            names = map(str, files_below(Path(path), _HIDDEN)) if _is_local(system) else system.find(path)
             entries = [
-                _entry(system, system.info(one), name) for one in found if not _is_hidden(name := _below(one, path))
+                _entry(system, system.info(one), name) for one in names if not _is_hidden(name := _below(one, path))
             ]
         else:
             entries = [_entry(system, system.info(path), path.rpartition("/")[2])]

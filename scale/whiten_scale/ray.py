@@ -64,8 +64,8 @@ def application(bundle: str | Path, *, threads: int = 1, replicas: int = 1, **op
     class Embeddings:
         async def encode(self, texts: str | list[str], **arguments: Any) -> NDArray[Any]:
             """Embed texts, with the arguments of `AsyncEncoder.encode`."""
-            found: NDArray[Any] = await _encoder(path, threads).encode(texts, **arguments)
-            return found
+            vectors: NDArray[Any] = await _encoder(path, threads).encode(texts, **arguments)
+            return vectors
 
     routed = serve.ingress(lambda: _encoder(path, threads).asgi_app(**options))(Embeddings)
     deployed = serve.deployment(routed, name="whiten", num_replicas=replicas, ray_actor_options={"num_cpus": threads})

@@ -257,7 +257,7 @@ def finished(job: Job, out: Folder, numbers: Iterable[int]) -> dict[int, ShardRe
 
 def write_errors(out: Folder, records: dict[int, ShardRecord]) -> int:
     """Write `_errors.jsonl` with all wrong rows in the order of the plan; return their number. None: no file."""
-    found = [msgspec.json.encode(row) for number in sorted(records) for row in records[number].wrong]
-    if found:
-        out.write(ERRORS_FILE, b"\n".join(found) + b"\n")
-    return len(found)
+    rows = [msgspec.json.encode(row) for number in sorted(records) for row in records[number].wrong]
+    if rows:
+        out.write(ERRORS_FILE, b"\n".join(rows) + b"\n")
+    return len(rows)

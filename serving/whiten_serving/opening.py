@@ -109,10 +109,10 @@ def bind(settings: Settings) -> list[socket.socket]:
     if settings.uds is not None:
         return [_unix(Path(settings.uds))]
     try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):
         raise UsageError(f"--host is '{settings.host}', which has no address; wanted a name or an address") from None
-    places = dict.fromkeys((family, place) for family, _, _, _, place in found)
+    places = dict.fromkeys((family, place) for family, _, _, _, place in addresses)
     bound: list[socket.socket] = []
     port, absent = settings.port, None
     with ExitStack() as stack:

@@ -170,5 +170,5 @@ def companions(lengths: Sequence[int], budget: int, full: int, pairs: int | None
     useful = (sums[ends] - sums[starts]) / ((ends - starts) * tokens + full * RUN_SHARE)
     useful[(starts > place) | (ends <= place)] = 0
     row, end = divmod(int(useful.argmax()), len(tokens))
-    found: list[int] = order[starts[row, end] : end + 1].tolist()
-    return found
+    places: list[int] = order[starts[row, end] : end + 1].tolist()
+    return places

@@ -319,10 +319,10 @@ def _notify(requests: Iterable[Request]) -> None:
         _call(request.done, request)
 
 
-def _call(function: Callable[[Any], object], given: object) -> None:
+def _call(function: Callable[[Any], object], value: object) -> None:
     """Call a caller's function in a lane, and log what it raises, which must not end the lane."""
     try:
-        function(given)
+        function(value)
     except BaseException:
         _log.exception("a function that was called with what a lane computed raised; the lane goes on")
 

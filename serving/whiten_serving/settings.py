@@ -130,8 +130,8 @@ class Settings(AppSettings):
         if self.uds is not None and self.fd is not None:
             raise UsageError("--uds and --fd were given together; choose one place to listen")
         if (self.tls_cert is None) != (self.tls_key is None):
-            given, missing = ("--tls-cert", "--tls-key") if self.tls_cert else ("--tls-key", "--tls-cert")
-            raise UsageError(f"{given} was given without {missing}; TLS needs both")
+            present, missing = ("--tls-cert", "--tls-key") if self.tls_cert else ("--tls-key", "--tls-cert")
+            raise UsageError(f"{present} was given without {missing}; TLS needs both")
 
 
 @dataclass(frozen=True)

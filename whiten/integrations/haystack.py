@@ -128,6 +128,6 @@ class BundleDocumentEmbedder(_BundleEmbedder):
         return stored
 
     def _text(self, document: Document) -> str:
-        found = (document.meta.get(name) for name in self._fields)
-        parts = [str(value) for value in found if value is not None]
+        values = (document.meta.get(name) for name in self._fields)
+        parts = [str(value) for value in values if value is not None]
         return self._separator.join([*parts, document.content or ""])

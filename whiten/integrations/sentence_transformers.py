@@ -82,32 +82,32 @@ class BundleTransformer(SentenceTransformer):  # type: ignore[misc]
             WhitenError: as in `Encoder.encode`.
         """
         names = list(inspect.signature(SentenceTransformer.encode).parameters)[1:]
-        given = dict(zip(names, arguments, strict=False)) | options
-        wanted = given.get("output_value", "sentence_embedding")
+        passed = dict(zip(names, arguments, strict=False)) | options
+        wanted = passed.get("output_value", "sentence_embedding")
         if wanted == "token_embeddings":
             raise UsageError("output_value is 'token_embeddings', but a bundle gives one vector for each text")
-        precision = given.get("precision", "float32")
-        texts = given.get(names[0], given.get("sentences", ""))  # the older name is still taken
+        precision = passed.get("precision", "float32")
+        texts = passed.get(names[0], passed.get("sentences", ""))  # the older name is still taken
         if not isinstance(texts, str) and hasattr(texts, "__len__") and not len(texts):  # nothing to cut or round
             rounded = {"precision": "float32"} if precision in ("int8", "uint8") else {}
-            return super().encode(**given | rounded)
-        width = given.get("truncate_dim")
+            return super().encode(**passed | rounded)
+        width = passed.get("truncate_dim")
         coded = precision in ("int8", "uint8") and wanted is not None
-        kept = _options(
+        accepted = _options(
             self[0].encoder,
             self.truncate_dim if width is None else width,
-            normalize_embeddings=bool(given.get("normalize_embeddings")),
+            normalize_embeddings=bool(passed.get("normalize_embeddings")),
             precision=precision if coded else "float32",
         )
-        given |= {"normalize_embeddings": kept.normalize}
-        if kept.quantize is None:
-            return super().encode(**given)
+        passed |= {"normalize_embeddings": accepted.normalize}
+        if accepted.quantize is None:
+            return super().encode(**passed)
         # sentence-transformers takes ranges from the call's texts, so that a vector would depend on its neighbours.
         plain = {"precision": "float32", "convert_to_numpy": True, "convert_to_tensor": False}
-        vectors = super().encode(**given | plain)
-        if given.get("convert_to_numpy", True) and not given.get("convert_to_tensor"):
-            return kept.quantize(vectors)
-        return as_tensors(kept.quantize(vectors), bool(given.get("convert_to_tensor")) or vectors.ndim == 1)
+        vectors = super().encode(**passed | plain)
+        if passed.get("convert_to_numpy", True) and not passed.get("convert_to_tensor"):
+            return accepted.quantize(vectors)
+        return as_tensors(accepted.quantize(vectors), bool(passed.get("convert_to_tensor")) or vectors.ndim == 1)
 
     def set_pooling_include_prompt(self, include_prompt: bool) -> None:
         """Accept only what the bundle does: whether the tokens of a prompt are pooled is decided at export.
@@ -115,11 +115,11 @@ class BundleTransformer(SentenceTransformer):  # type: ignore[misc]
         Raises:
             UsageError: the bundle does otherwise.
         """
-        kept = self[0].encoder.manifest.include_prompt
-        if include_prompt != kept:
+        included = self[0].encoder.manifest.include_prompt
+        if include_prompt != included:
             raise UsageError(
-                f"include_prompt is {include_prompt}, but this bundle was exported with {kept}; set it in the model's "
-                "folder, and export it again"
+                f"include_prompt is {include_prompt}, but this bundle was exported with {included}; set it in the "
+                "model's folder, and export it again"
             )
 
     def save(self, path: str | None, *arguments: Any, **options: Any) -> None:
@@ -223,9 +223,9 @@ class BundleModule(InputModule):  # type: ignore[misc]
         route = self.encoder.manifest.route
         if task in ("query", "document") and route in ("query", "document") and route != task:
             raise UsageError(f"this bundle holds the route {route}; export one with --route {task} for this")
-        kept = encode_options(self.encoder, prompt=prompt or "")
-        feed = self._embedder.engine.feed(self._embedder.tokenize(checked_texts(inputs), kept).ids)
-        length = {"prompt_length": self._embedder.tokenizer.prompt_tokens(kept.prompt)} if prompt else {}
+        own = encode_options(self.encoder, prompt=prompt or "")
+        feed = self._embedder.engine.feed(self._embedder.tokenize(checked_texts(inputs), own).ids)
+        length = {"prompt_length": self._embedder.tokenizer.prompt_tokens(own.prompt)} if prompt else {}
         return {name: torch.from_numpy(array) for name, array in feed.items()} | length | {"modality": "text"}
 
     def forward(self, features: dict[str, Any], **options: object) -> dict[str, Any]:
@@ -236,9 +236,9 @@ class BundleModule(InputModule):  # type: ignore[misc]
         """
         rows = zip(features["input_ids"], features["attention_mask"], strict=True)
         ids = [row[mask > 0].tolist() for row, mask in rows]
-        kept = encode_options(self.encoder, prompt="")
-        left_out = 0 if kept.include_prompt else features.get("prompt_length", 0)
-        vectors = kept.finish(self._embedder.run(TokenizedTexts(ids, left_out), kept))
+        own = encode_options(self.encoder, prompt="")
+        left_out = 0 if own.include_prompt else features.get("prompt_length", 0)
+        vectors = own.finish(self._embedder.run(TokenizedTexts(ids, left_out), own))
         return features | {"sentence_embedding": torch.from_numpy(vectors)}
 
     def save(self, output_path: str, *arguments: object, safe_serialization: bool = True, **options: object) -> None:

@@ -58,9 +58,9 @@ def fidelity(old: NDArray[np.floating], new: NDArray[np.floating]) -> Fidelity:
     if len(old) < 2:
         raise UsageError(f"{len(old)} texts cannot show whether vectors are found again; give 2 or more")
     stored, asked = (unit(rows) for rows in (old, new))
-    found = 0
+    recalled = 0
     for start in range(0, len(asked), _ROWS_AT_ONCE):
         similarities = asked[start : start + _ROWS_AT_ONCE] @ stored.T
         own = similarities[np.arange(len(similarities)), np.arange(start, start + len(similarities))]
-        found += int((own >= similarities.max(axis=1) - _EQUAL).sum())
-    return Fidelity(float(np.median(cosines(stored, asked))), found / len(asked), len(asked))
+        recalled += int((own >= similarities.max(axis=1) - _EQUAL).sum())
+    return Fidelity(float(np.median(cosines(stored, asked))), recalled / len(asked), len(asked))

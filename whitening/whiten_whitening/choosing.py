@@ -121,15 +121,20 @@ def _candidates(
 ) -> Iterator[tuple[WhiteningSpec | None, CandidateRecord]]:
     width = first.shape[1]
     if dimension is None:
-        found = cosines(*(whitened(vectors, fit(None)) for vectors in (first, second)))
-        yield None, CandidateRecord(whitening="none", beta=None, dimension=width, spearman=spearman(found, scores))
-    kept = [dimension] if dimension else sorted({max(1, round(width * part)) for part in _FRACTIONS}, reverse=True)
+        similarities = cosines(*(whitened(vectors, fit(None)) for vectors in (first, second)))
+        yield (
+            None,
+            CandidateRecord(whitening="none", beta=None, dimension=width, spearman=spearman(similarities, scores)),
+        )
+    dimensions = (
+        [dimension] if dimension else sorted({max(1, round(width * part)) for part in _FRACTIONS}, reverse=True)
+    )
     for spec in _specs(asked, width - (dimension or 1)):
         fitted = fit(spec)
         white = [whitened(vectors, fitted) for vectors in (first, second)]
         whole = white[0].shape[1]
-        for k in dict.fromkeys(min(k, whole) for k in kept):  # columns are nested
-            found = cosines(white[0][:, :k], white[1][:, :k])
+        for k in dict.fromkeys(min(k, whole) for k in dimensions):  # columns are nested
+            similarities = cosines(white[0][:, :k], white[1][:, :k])
             weight = 0.0 if fitted is None else fitted.alpha
             yield (
                 replace(spec, dimension=k if dimension or k < whole else None),
@@ -139,7 +144,7 @@ def _candidates(
                     shrinkage=weight,
                     common_components=spec.common_components,
                     dimension=k,
-                    spearman=spearman(found, scores),
+                    spearman=spearman(similarities, scores),
                 ),
             )
 

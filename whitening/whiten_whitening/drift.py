@@ -118,11 +118,11 @@ class DriftMonitor:
         self._mean, self._weight = self._map.mean, self._map.weight
         self._centre = self._map(self._map.corpus_mean)
         variances, basis = np.linalg.eigh(self._weight.T @ self._map.covariance @ self._weight)
-        kept = variances > max(_NULL * variances[-1], 0)
-        if not kept.any() or self.manifest.whitening is None or self.manifest.whitening.n_samples < 2:
+        spread = variances > max(_NULL * variances[-1], 0)
+        if not spread.any() or self.manifest.whitening is None or self.manifest.whitening.n_samples < 2:
             raise BundleError(f"{opened.path}: its whitening has no spread to compare with; export the model again")
-        self._to_units = basis[:, kept] / np.sqrt(variances[kept])
-        self._from_units = (basis[:, kept] * np.sqrt(variances[kept])).T
+        self._to_units = basis[:, spread] / np.sqrt(variances[spread])
+        self._from_units = (basis[:, spread] * np.sqrt(variances[spread])).T
         self.reset()
 
     def reset(self) -> None:
@@ -235,8 +235,8 @@ class DriftMonitor:
         assert whitening is not None
         if whitening.alignment is None or whitening.method == "none" or whitening.common_components:
             return None
-        kept = self._weight.shape[1]
-        dimension = None if kept == len(self._mean) else kept
+        width = self._weight.shape[1]
+        dimension = None if width == len(self._mean) else width
         corpus = Moments.of_covariance(whitening.n_samples, self._map.corpus_mean, self._map.covariance)
         both = corpus.merge(Moments.of_covariance(self._moments.n, mean, covariance))
         fitted = fit_map(both, WhiteningSpec(whitening.method, dimension, whitening.beta, whitening.shrinkage))

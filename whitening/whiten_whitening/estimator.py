@@ -154,10 +154,10 @@ class Whitening:
             with safe_open(file_path, "numpy") as file:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 parameters = file.metadata()
-            kept = parameters["n_components"]
+            components = parameters["n_components"]
             whitening = cls(
                 parameters["method"],
-                None if kept == "None" else int(kept),
+                None if components == "None" else int(components),
                 float(parameters["beta"]),
                 parse_shrinkage(parameters["shrinkage"]),
             )
@@ -258,15 +258,15 @@ class Whitening:
             rows = np.asarray(X)
         except (TypeError, ValueError) as error:
             raise UsageError(f"X is not numbers [n, d] ({' '.join(str(error).split())})") from None
-        found = f"X is {rows.dtype} of shape {rows.shape}; wanted real numbers [n, d]"
+        message = f"X is {rows.dtype} of shape {rows.shape}; wanted real numbers [n, d]"
         if rows.dtype.kind == "c":
-            raise UsageError(f"Complex data not supported: {found}")
+            raise UsageError(f"Complex data not supported: {message}")
         if rows.ndim == 1:
-            raise UsageError(f"{found}. Reshape your data: X.reshape(1, -1) is one vector")
+            raise UsageError(f"{message}. Reshape your data: X.reshape(1, -1) is one vector")
         if rows.ndim == 2 and not rows.shape[1]:
             raise UsageError(f"X has 0 feature(s) (shape={rows.shape}) while a minimum of 1 is required; wanted [n, d]")
         if rows.ndim != 2 or rows.dtype.kind not in "fiub":
-            raise UsageError(found)
+            raise UsageError(message)
         if hasattr(self, "moments_") and rows.shape[1] != self.n_features_in_:
             raise UsageError(
                 f"X has {rows.shape[1]} features, but Whitening is expecting {self.n_features_in_} features as input"

@@ -189,10 +189,10 @@ def fit_map(
     spec = spec or WhiteningSpec()
     width = len(moments.mean)
     left = width - spec.common_components
-    kept = spec.dimension or left
-    if not 0 < kept <= left:
+    dimension = spec.dimension or left
+    if not 0 < dimension <= left:
         removed = f", of which {spec.common_components} are removed" if spec.common_components else ""
-        raise UsageError(f"dim is {kept}, but the vectors have {width} dimensions{removed}; wanted 1 to {left}")
+        raise UsageError(f"dim is {dimension}, but the vectors have {width} dimensions{removed}; wanted 1 to {left}")
     if moments.n < 2:
         raise UsageError(f"{moments.n} {what} have no covariance; give at least 2")
     covariance = moments.covariance
@@ -219,7 +219,7 @@ def fit_map(
         root = root @ basis.T
     return WhiteningMap(
         mean=moments.mean,
-        weight=np.ascontiguousarray(root[:, spec.common_components :][:, :kept]),
+        weight=np.ascontiguousarray(root[:, spec.common_components :][:, :dimension]),
         spec=spec,
         alpha=alpha,
         corpus_mean=moments.mean,
@@ -283,13 +283,13 @@ def read_map(root: Path, manifest: Manifest) -> StoredMap:
         raise BundleError(f"{root}: has no whitening; whiten refit gives it one")
     try:
         arrays: dict[str, NDArray[np.float64]] = load_file(root / WHITENING_FILE)
-        found = tuple(arrays[name] for name in ("mean", "W", "corpus_mean", "covariance"))
+        tensors = tuple(arrays[name] for name in ("mean", "W", "corpus_mean", "covariance"))
     except (OSError, SafetensorError, KeyError) as error:
         raise BundleError(f"{root / WHITENING_FILE}: is damaged or too old ({error}); export the model again") from None
     d, k = manifest.unwhitened_width, manifest.dimension
-    shapes = [array.shape for array in found]
-    if shapes != [(d,), (d, k), (d,), (d, d)] or not all(np.isfinite(array).all() for array in found):
+    shapes = [array.shape for array in tensors]
+    if shapes != [(d,), (d, k), (d,), (d, d)] or not all(np.isfinite(array).all() for array in tensors):
         raise BundleError(
             f"{root / WHITENING_FILE}: holds shapes {shapes} or no numbers, unlike its manifest; export again"
         )
-    return StoredMap(*found)
+    return StoredMap(*tensors)

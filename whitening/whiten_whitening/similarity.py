@@ -34,17 +34,17 @@ def cosines(a: Float64Array, b: Float64Array) -> Float64Array:
 
 def unit(rows: NDArray[np.floating]) -> Float64Array:
     """Return rows divided by their norms, float64 [n, k]; rows of zeros stay."""
-    found = rows.astype(np.float64)
-    norms = np.linalg.norm(found, axis=1, keepdims=True)
-    return found / np.where(norms > 0, norms, 1)
+    exact = rows.astype(np.float64)
+    norms = np.linalg.norm(exact, axis=1, keepdims=True)
+    return exact / np.where(norms > 0, norms, 1)
 
 
 def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
     """Return the rank correlation of two [n]; ties share their mean rank; 0 where one of them is constant."""
-    found = [ranks(values) for values in (a, b)]
-    if any(np.ptp(rank) == 0 for rank in found):
+    both = [ranks(values) for values in (a, b)]
+    if any(np.ptp(rank) == 0 for rank in both):
         return 0.0
-    return float(np.asarray(np.corrcoef(found))[0, 1])
+    return float(np.asarray(np.corrcoef(both))[0, 1])
 
 
 def ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:

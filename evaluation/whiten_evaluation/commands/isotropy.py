@@ -92,16 +92,16 @@ def isotropy(
     documents = []
     for bundle in run.over(texts, checked, {"the texts": len(texts)}, f"{len(texts):,} texts"):
         before = bundle.embed(WhiteningSource("none"))
-        found: dict[str, NDArray[np.floating]] = {"before": before.vectors}
+        vectors_of: dict[str, NDArray[np.floating]] = {"before": before.vectors}
         if read_manifest(bundle.path).whitening is not None:
-            found["after"] = bundle.embed(WhiteningSource("bundle")).vectors
+            vectors_of["after"] = bundle.embed(WhiteningSource("bundle")).vectors
         for spec in specs:
-            found[spec.method] = whitened(before.of(texts), before.fit(texts, spec, "the texts"))
-        records = {name: measure(vectors) for name, vectors in found.items()}
-        names = {"before": "before whitening" if len(found) > 1 else "not whitened", "after": "after whitening"}
+            vectors_of[spec.method] = whitened(before.of(texts), before.fit(texts, spec, "the texts"))
+        records = {name: measure(vectors) for name, vectors in vectors_of.items()}
+        names = {"before": "before whitening" if len(vectors_of) > 1 else "not whitened", "after": "after whitening"}
         for name, record in records.items():
             shown = (f"{value:.4f}" for value in msgspec.structs.astuple(record))
-            rows.append([bundle.name, names.get(name, f"{name} on these texts"), found[name].shape[1], *shown])
+            rows.append([bundle.name, names.get(name, f"{name} on these texts"), vectors_of[name].shape[1], *shown])
         document: dict[str, Any] = {"bundle": bundle.name}
         document |= {name: records.pop(name) for name in names if name in records}
         documents.append(document | ({"fitted": records} if records else {}))

@@ -51,24 +51,26 @@ def sts(data: Path, tasks: str | None, whitening: WhiteningSource, run: Run) -> 
     the sub-datasets of a task alike, as WhiteningBERT's tables do; wmean weighs them by their pairs; all takes them
     as one.
     """
-    found = run.read_sts(data, tasks)
-    groups = {task.name: len(task.texts) for task in found.tasks}
-    subject = f"{len(found.texts):,} sentences, --fit-on {whitening}"
+    benchmark = run.read_sts(data, tasks)
+    groups = {task.name: len(task.texts) for task in benchmark.tasks}
+    subject = f"{len(benchmark.texts):,} sentences, --fit-on {whitening}"
     rows: list[list[Cell]] = []
     scored = []
-    for bundle in run.over(found.texts, whitening, groups, subject):
-        scores = score_sts(found, bundle.embed(whitening), whitening)
+    for bundle in run.over(benchmark.texts, whitening, groups, subject):
+        scores = score_sts(benchmark, bundle.embed(whitening), whitening)
         scored.append((bundle, scores))
         rows += [[bundle.name, task.name, task.pairs, task.mean, task.wmean, task.all] for task in scores.tasks]
         if len(scores.tasks) > 1:
-            label = "average of the seven" if found.complete else f"average of these {len(scores.tasks)}"
+            label = "average of the seven" if benchmark.complete else f"average of these {len(scores.tasks)}"
             mean, pairs = averages(scores.tasks), sum(task.pairs for task in scores.tasks)
             rows.append([bundle.name, label, pairs, mean["mean"], mean["wmean"], mean["all"]])
     document = {
         "whitening": str(whitening),
-        "sentences": len(found.texts),
-        "absent": found.absent,
-        "files": {f"{task.name} {subset.name}": str(subset.file) for task in found.tasks for subset in task.subsets},
+        "sentences": len(benchmark.texts),
+        "absent": benchmark.absent,
+        "files": {
+            f"{task.name} {subset.name}": str(subset.file) for task in benchmark.tasks for subset in task.subsets
+        },
         "bundles": [
             {"bundle": bundle.name, "seconds": bundle.seconds, **msgspec.to_builtins(scores)}
             for bundle, scores in scored
@@ -101,15 +103,17 @@ def compare(data: Path, tasks: str | None, whitening: WhiteningSource, run: Run)
         raise UsageError(f"one bundle, '{run.bundles[0]}', was given; name two or more to compare")
     with needing("eval"):
         import scipy.stats  # noqa: F401
-    found = run.read_sts(data, tasks)
-    groups = {task.name: len(task.texts) for task in found.tasks}
+    benchmark = run.read_sts(data, tasks)
+    groups = {task.name: len(task.texts) for task in benchmark.tasks}
     bundles, similarities = [], []
-    for bundle in run.over(found.texts, whitening, groups, f"{len(found.texts):,} sentences, --fit-on {whitening}"):
+    for bundle in run.over(
+        benchmark.texts, whitening, groups, f"{len(benchmark.texts):,} sentences, --fit-on {whitening}"
+    ):
         vectors = bundle.embed(whitening)
         width = (whitening.source == "task" and whitening.spec.dimension) or vectors.vectors.shape[1]
         bundles.append((bundle.name, read_manifest(bundle.path), width))
-        similarities.append([task_cosines(task, vectors, whitening) for task in found.tasks])
-    compared = compare_bundles(found, bundles, similarities)
+        similarities.append([task_cosines(task, vectors, whitening) for task in benchmark.tasks])
+    compared = compare_bundles(benchmark, bundles, similarities)
     rows: list[list[Cell]] = []
     for row in compared:
         cells: list[Cell] = [row.bundle, row.space, row.precision, row.dimension, row.bytes / 1e6]
@@ -118,11 +122,11 @@ def compare(data: Path, tasks: str | None, whitening: WhiteningSource, run: Run)
             rows.append([*cells, None, None, None, ""])
         else:
             rows.append([*cells, behind.value, behind.low, behind.high, "*" if behind.certain else ""])
-    names = [task.name for task in found.tasks]
+    names = [task.name for task in benchmark.tasks]
     last = (f"average of {len(names)}", "difference", f"{LEVEL:.0%} from", "to", "")
     document = {
         "whitening": str(whitening),
-        "absent": found.absent,
+        "absent": benchmark.absent,
         "resamples": RESAMPLES,
         "bundles": compared,
     }
@@ -160,19 +164,19 @@ def codes(data: Path, tasks: str | None, sizes: tuple[int, ...], run: Run) -> No
     whiten eval sts has it; float32 is the difference to the whole vectors. Both texts of a pair are coded. Kinds
     with a * in the column front have the best score in as few bytes.
     """
-    found, whitening = run.read_sts(data, tasks), WhiteningSource()
+    benchmark, whitening = run.read_sts(data, tasks), WhiteningSource()
     rows: list[list[Cell]] = []
     scored = []
-    for bundle in run.over(found.texts, whitening, {}, f"{len(found.texts):,} sentences"):
+    for bundle in run.over(benchmark.texts, whitening, {}, f"{len(benchmark.texts):,} sentences"):
         if read_manifest(bundle.path).whitening is None:
             run.reporter.warn(
                 f"{bundle.path}: has no whitening and stores no moments, so only kinds that need none are scored; "
                 "whiten refit BUNDLE --corpus FILE --whitening pca --beta 0 --out OTHER stores them"
             )
-        scores = score_codes(bundle.path, found, bundle.embed(whitening), sizes)
+        scores = score_codes(bundle.path, benchmark, bundle.embed(whitening), sizes)
         scored.append({"bundle": bundle.name, "codes": scores})
         for one in sorted(scores, key=lambda one: -one.bytes):
             own: list[Cell] = [one.name, one.dims, one.bytes, one.spearman, one.spearman - scores[0].spearman]
             rows.append([bundle.name, *own, "*" if one.front else ""])
     header = ("bundle", "code", "dims", "bytes", "mean", "float32", "front")
-    run.show(header, rows, {"sentences": len(found.texts), "absent": found.absent, "bundles": scored})
+    run.show(header, rows, {"sentences": len(benchmark.texts), "absent": benchmark.absent, "bundles": scored})

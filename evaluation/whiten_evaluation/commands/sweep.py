@@ -101,9 +101,9 @@ def sweep(
     if len(set(poolings)) < len(poolings):
         raise UsageError(f"pooling {', '.join(poolings)} names one twice; name each once")
     collections = tuple(read_collections(data, "test")) if has_collections(data) else ()
-    found = read_sts(data, parse_tasks(tasks), required=not collections)
+    benchmark = read_sts(data, parse_tasks(tasks), required=not collections)
     reporter = ConsoleReporter()
-    for line in found.missing():
+    for line in benchmark.missing():
         reporter.warn(line)
     with needing("eval,export"):
         import pytrec_eval  # noqa: F401
@@ -113,7 +113,7 @@ def sweep(
         from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
     plan = SweepPlan(
         model=model,
-        data=found,
+        data=benchmark,
         collections=collections,
         cache=cache or default_cache(),
         layers=None if layers is None else parse_numbers("layers", layers),

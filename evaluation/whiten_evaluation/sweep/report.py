@@ -150,9 +150,9 @@ def _how(score: Score) -> str:
     return f"{score.pooling} pooling, {fitted}"
 
 
-def _speed(blocks: int, kept: int) -> str:
+def _speed(blocks: int, whole: int) -> str:
     """Return how much faster a network is with some of its blocks."""
-    return f"{blocks / kept:.1f} ×" if kept else "no block"
+    return f"{blocks / whole:.1f} ×" if whole else "no block"
 
 
 def pairs_table(sweep: Sweep, pooling: Pooling, kind: Whitened) -> Float64Array:
@@ -179,8 +179,8 @@ def _layers_figure(sweep: Sweep) -> Figure:
     figure, axes = _lines("layer (0: embeddings)", "Every layer alone")
     for style, pooling in zip(cycle(_STYLES), sweep.poolings, strict=False):
         for kind in NAMES:
-            found = sorted(sweep.of(pooling, kind, 1), key=lambda score: score.layers)
-            places = [(score.layers[0], average(score)) for score in found]
+            scores = sorted(sweep.of(pooling, kind, 1), key=lambda score: score.layers)
+            places = [(score.layers[0], average(score)) for score in scores]
             _plot(axes, places, f"{pooling}, {NAMES[kind]}", style, _COLOURS[kind])
     axes.set_xticks(sweep.layers)
     return figure
@@ -193,9 +193,9 @@ def _sizes_figure(sweep: Sweep) -> Figure:
     for style, pooling in zip(cycle(_STYLES), sweep.poolings, strict=False):
         for kind in NAMES:
             sizes = {len(score.layers) for score in sweep.of(pooling, kind)}
-            found = [max(sweep.of(pooling, kind, size), key=average) for size in sorted(sizes)]
-            places = [(len(score.layers), average(score)) for score in found]
-            top = max(found, key=average, default=None)
+            scores = [max(sweep.of(pooling, kind, size), key=average) for size in sorted(sizes)]
+            places = [(len(score.layers), average(score)) for score in scores]
+            top = max(scores, key=average, default=None)
             best = f": best {text_of(top.layers)}" if top else ""
             _plot(axes, places, f"{pooling}, {NAMES[kind]}{best}", style, _COLOURS[kind])
     axes.set_xticks(range(1, len(sweep.layers) + 1))

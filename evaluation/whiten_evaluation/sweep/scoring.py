@@ -84,12 +84,12 @@ class TaskVectors:
 
     def alike(self) -> set[int]:
         """Return the layers in which all texts have the same vector up to rounding, such as layer 0 with cls."""
-        found = set()
+        pairs = set()
         for layer, vectors in zip(self.layers, self.vectors, strict=True):
             spread, largest = np.abs(vectors - vectors[0]).max(axis=0), np.abs(vectors[0]).max()
             if (spread <= _ROUNDING * largest).all():
-                found.add(layer)
-        return found
+                pairs.add(layer)
+        return pairs
 
 
 class LayerMoments:
@@ -132,9 +132,9 @@ class LayerMoments:
 
 def raw_cosines(data: TaskVectors, combinations: Sequence[Combination]) -> list[Float64Array]:
     """Return the cosines of combinations that are not whitened, [c, n] for each sub-dataset."""
-    chosen = np.array([[layer in found for layer in data.layers] for found in combinations], np.float64)
+    chosen = np.array([[layer in combination for layer in data.layers] for combination in combinations], np.float64)
     pairs_of_layers = np.einsum("ci,cj->cij", chosen, chosen).reshape(len(chosen), -1)
-    found = []
+    cosines_of = []
     for a, b in zip(data.first, data.second, strict=True):
         cosines = np.empty((len(chosen), len(a)))
         for start in range(0, len(a), _PAIRS_AT_ONCE):
@@ -144,8 +144,8 @@ def raw_cosines(data: TaskVectors, combinations: Sequence[Combination]) -> list[
             xy, xx, yy = (pairs_of_layers @ gram.reshape(len(gram), -1).T for gram in grams)
             norms = np.sqrt(np.maximum(xx, 0) * np.maximum(yy, 0))
             cosines[:, part] = xy / np.where(norms > 0, norms, np.inf)
-        found.append(cosines)
-    return found
+        cosines_of.append(cosines)
+    return cosines_of
 
 
 def whitener(fitted: LayerMoments, layers: Combination) -> Callable[[Float32Array], Float32Array] | None:
@@ -194,8 +194,8 @@ def white_scores(
     with threadpool_limits(1):  # each combination is scored by one thread
         executor = ThreadPoolExecutor(threads, "whiten-combinations")
         try:
-            for found in executor.map(score, combinations):
-                scores.append(found)
+            for row in executor.map(score, combinations):
+                scores.append(row)
                 advance(1)
         finally:
             executor.shutdown(cancel_futures=True)

@@ -70,7 +70,12 @@ class Search:
             self._score(pooling, ("none", "task"), first)
             for size in () if self.is_exhaustive else range(2, len(searched)):
                 best = self._best(pooling, size, BEAM)
-                more = {tuple(sorted({*found, layer})) for found in best for layer in searched if layer not in found}
+                more = {
+                    tuple(sorted({*combination, layer}))
+                    for combination in best
+                    for layer in searched
+                    if layer not in combination
+                }
                 self._score(pooling, ("none", "task"), more)
             larger = (self._best(pooling, size, 1) for size in range(3, len(self.layers) + 1))
             self._score(pooling, ("corpus",), small.union(*larger))
@@ -87,7 +92,7 @@ class Search:
                 alike = data.alike()
                 differing = sorted(layers for layers in chosen if not set(layers) <= alike)
                 advance(len(chosen) - len(differing))
-                found: dict[tuple[Whitened, Combination], float | None] = {}
+                results: dict[tuple[Whitened, Combination], float | None] = {}
                 for kind in kinds:
                     if kind == "none":
                         cosines = raw_cosines(data, differing) if differing else []
@@ -97,10 +102,10 @@ class Search:
                     else:
                         moments = fitted or LayerMoments(data.layers, data.vectors, data.counts)
                         scores = white_scores(data, moments, differing, self.threads, advance)
-                    found |= {(kind, layers): score for layers, score in zip(differing, scores, strict=True)}
+                    results |= {(kind, layers): score for layers, score in zip(differing, scores, strict=True)}
                 for kind in kinds:
                     for layers in chosen:
-                        table.setdefault((kind, layers), []).append(found.get((kind, layers)))
+                        table.setdefault((kind, layers), []).append(results.get((kind, layers)))
         for (kind, layers), row in table.items():
             known = [score for score in row if score is not None]
             mean = float(np.mean(known)) if len(known) == len(row) else None
@@ -142,7 +147,7 @@ class Search:
 
     def _cosines(self, rows: Sequence[Score]) -> list[list[Cosines]]:
         """Return the cosines of some combinations on every task: one list of tasks for each combination."""
-        found: list[list[Cosines]] = [[] for _ in rows]
+        cosines: list[list[Cosines]] = [[] for _ in rows]
         for pooling in dict.fromkeys(row.pooling for row in rows):
             fitted = self._fitted(pooling)
             for task in self.tasks:
@@ -150,8 +155,8 @@ class Search:
                 own = LayerMoments(data.layers, data.vectors, data.counts)
                 for place, row in enumerate(rows):
                     if row.pooling == pooling and row.whitening == "none":
-                        found[place].append([part[0] for part in raw_cosines(data, [row.layers])])
+                        cosines[place].append([part[0] for part in raw_cosines(data, [row.layers])])
                     elif row.pooling == pooling:
                         moments = fitted if row.whitening == "corpus" else own
-                        found[place].append(white_cosines(data, moments, row.layers) or [])
-        return found
+                        cosines[place].append(white_cosines(data, moments, row.layers) or [])
+        return cosines

@@ -88,10 +88,10 @@ def classify(
     with parallel_config("threading", n_jobs=threads or default_threads()), threadpool_limits(1):
         if task.test is None:
             model = _regression(STRENGTHS, folds, x, len(task.classes))
-            found = cross_validate(model, x, y, cv=folds, return_estimator=True)
-            accuracies = tuple((100 * found["test_score"]).tolist())
+            validation = cross_validate(model, x, y, cv=folds, return_estimator=True)
+            accuracies = tuple((100 * validation["test_score"]).tolist())
             accuracy = float(np.mean(accuracies))
-            strengths = tuple(_strength(fold) for fold in found["estimator"])
+            strengths = tuple(_strength(fold) for fold in validation["estimator"])
         else:
             if task.dev is None:
                 model = _regression(STRENGTHS_WITHOUT_DEV, folds, x, len(task.classes)).fit(x, y)

@@ -64,7 +64,7 @@ def read_tasks(
     if not folder.is_dir():
         raise UsageError(f"'{folder}' is not a directory; wanted one with the files of SentEval's tasks")
     files = list(files_below(folder))
-    found: list[ClassificationTask] = []
+    classifications: list[ClassificationTask] = []
     absent: dict[TaskName, tuple[str, ...]] = {}
     for name in names:
         wanted, read = _TASKS[name]
@@ -73,8 +73,8 @@ def read_tasks(
         if missing:
             absent[name] = missing
         else:
-            found.append(read(name, *(path for path in paths if path is not None)))
-    return found, absent
+            classifications.append(read(name, *(path for path in paths if path is not None)))
+    return classifications, absent
 
 
 def lines_of(path: Path) -> list[str]:

@@ -119,17 +119,17 @@ def task_cosines(task: Task, vectors: TextVectors, whitening: WhiteningSource) -
 def score_task(task: Task, similarities: Sequence[Float64Array]) -> TaskScore:
     """Correlate similarities, [n] for each sub-dataset, with people's scores."""
     scores = [subset.scores for subset in task.subsets]
-    found = [100 * spearman(mine, gold) for mine, gold in zip(similarities, scores, strict=True)]
+    correlations = [100 * spearman(mine, gold) for mine, gold in zip(similarities, scores, strict=True)]
     sizes = [len(gold) for gold in scores]
     return TaskScore(
         name=task.name,
         pairs=sum(sizes),
-        mean=float(np.mean(found)),
-        wmean=float(np.average(found, weights=sizes)),
+        mean=float(np.mean(correlations)),
+        wmean=float(np.average(correlations, weights=sizes)),
         all=100 * spearman(np.concatenate(similarities), np.concatenate(scores)),
         subsets=tuple(
             SubsetScore(name=subset.name, pairs=size, spearman=score)
-            for subset, size, score in zip(task.subsets, sizes, found, strict=True)
+            for subset, size, score in zip(task.subsets, sizes, correlations, strict=True)
         ),
     )
 
@@ -159,7 +159,7 @@ def resampled(
     """
     from scipy.stats import rankdata
 
-    found = np.zeros((len(similarities), len(tasks), resamples))
+    draws = np.zeros((len(similarities), len(tasks), resamples))
     for index, task in enumerate(tasks):
         random = np.random.default_rng((seed, index))
         for place, subset in enumerate(task.subsets):
@@ -169,8 +169,8 @@ def resampled(
                 centred = ranks - ranks.mean(axis=0)
                 norms = np.sqrt(np.square(centred).sum(axis=0))
                 correlations = centred[:, 0] @ centred / np.where(norms * norms[0] > 0, norms * norms[0], np.inf)
-                found[:, index, draw] += 100 * correlations[1:] / len(task.subsets)
-    return found
+                draws[:, index, draw] += 100 * correlations[1:] / len(task.subsets)
+    return draws
 
 
 def interval(samples: Float64Array) -> Interval:
@@ -188,8 +188,8 @@ def compare_bundles(
     """Score bundles, given by name, manifest and number of dimensions, and their differences to the first."""
     draws = resampled(data.tasks, similarities, resamples, seed=0)
     rows: list[Row] = []
-    for index, ((name, manifest, dimension), found) in enumerate(zip(bundles, similarities, strict=True)):
-        tasks = tuple(score_task(task, part) for task, part in zip(data.tasks, found, strict=True))
+    for index, ((name, manifest, dimension), cosines_of) in enumerate(zip(bundles, similarities, strict=True)):
+        tasks = tuple(score_task(task, part) for task, part in zip(data.tasks, cosines_of, strict=True))
         average = float(np.mean([task.mean for task in tasks]))
         differences: tuple[Difference, ...] = ()
         difference = None
@@ -219,8 +219,8 @@ def compare_bundles(
 
 def difference_of(value: float, draws: Float64Array) -> Difference:
     """Return a difference with the interval of its resampled values, [resamples]."""
-    found = interval(draws)
-    return Difference(value=value, low=found.low, high=found.high, certain=found.low > 0 or found.high < 0)
+    bounds = interval(draws)
+    return Difference(value=value, low=bounds.low, high=bounds.high, certain=bounds.low > 0 or bounds.high < 0)
 
 
 def score_codes(bundle: Path, data: StsData, vectors: TextVectors, sizes: Sequence[int] = ()) -> tuple[CodeScore, ...]:
@@ -228,13 +228,13 @@ def score_codes(bundle: Path, data: StsData, vectors: TextVectors, sizes: Sequen
 
     Without `sizes`, those of `SIZES` are scored that the bundle's coder can have.
     """
-    found = []
+    rows = []
     for name, size, decoded in _codes(bundle, vectors.vectors, sizes):
         scores = score_sts(data, replace(vectors, vectors=decoded), WhiteningSource())
         tasks = {task.name: task.mean for task in scores.tasks}
-        mean, kept = float(np.mean(list(tasks.values()))), decoded.shape[1]
-        found.append(CodeScore(name=name, dims=kept, bytes=size, spearman=mean, tasks=tasks))
-    return with_front(found)
+        mean, dims = float(np.mean(list(tasks.values()))), decoded.shape[1]
+        rows.append(CodeScore(name=name, dims=dims, bytes=size, spearman=mean, tasks=tasks))
+    return with_front(rows)
 
 
 def _codes(
@@ -253,7 +253,7 @@ def _codes(
             yield "codes", size, coder.decode(coder.encode_array(vectors))
 
 
-def with_front(found: Sequence[CodeScore]) -> tuple[CodeScore, ...]:
+def with_front(rows: Sequence[CodeScore]) -> tuple[CodeScore, ...]:
     """Mark the kinds that no other has beaten: none has a higher score in as few bytes, or as high a one in fewer."""
 
     def beaten(one: CodeScore) -> bool:
@@ -261,7 +261,7 @@ def with_front(found: Sequence[CodeScore]) -> tuple[CodeScore, ...]:
             other.spearman >= one.spearman
             and other.bytes <= one.bytes
             and (other.spearman, -other.bytes) != (one.spearman, -one.bytes)
-            for other in found
+            for other in rows
         )
 
-    return tuple(msgspec.structs.replace(one, front=not beaten(one)) for one in found)
+    return tuple(msgspec.structs.replace(one, front=not beaten(one)) for one in rows)

@@ -113,12 +113,14 @@ def read_sts(directory: Path, names: Sequence[str] = tuple(SUBSETS), required: b
     files = list(files_below(directory))
     tasks, absent = [], {}
     for name in names:
-        found = {subset: _find(name, subset, files) for subset in SUBSETS[name]}
-        missing = tuple(subset for subset, file in found.items() if file is None)
+        files_of = {subset: _find(name, subset, files) for subset in SUBSETS[name]}
+        missing = tuple(subset for subset, file in files_of.items() if file is None)
         if missing:
             absent[name] = missing
         else:
-            tasks.append(Task(name, tuple(_read(subset, file) for subset, file in found.items() if file is not None)))
+            tasks.append(
+                Task(name, tuple(_read(subset, file) for subset, file in files_of.items() if file is not None))
+            )
     if not tasks and not required:
         return StsData((), {})
     if not tasks:
@@ -142,8 +144,8 @@ def _find(task: str, subset: str, files: Iterable[Path]) -> Path | None:
     """Return the file of a sub-dataset; of SemEval's two files, that of the sentences."""
     if task in _ALONE:
         wanted = list(_ALONE[task])
-        found = [(wanted.index(path.name.lower()), path) for path in files if path.name.lower() in wanted]
-        return min(found, key=lambda item: item[0])[1] if found else None
+        candidates = [(wanted.index(path.name.lower()), path) for path in files if path.name.lower() in wanted]
+        return min(candidates, key=lambda item: item[0])[1] if candidates else None
     ours, theirs = f"{task}.{subset}-test.csv".lower(), re.compile(rf"STS(20\d\d)?\.input\.{re.escape(subset)}\.txt")
     official = None
     for path in files:

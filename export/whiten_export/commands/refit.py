@@ -101,10 +101,10 @@ def fit(
     with needing("refit"):
         from whiten_export.pipeline.refit import fit_statistics
     options = SessionOptions(providers or (CPU_PROVIDER,))
-    found = fit_statistics(
+    statistics = fit_statistics(
         locate_bundle(bundle), Corpus(corpus, column, max_sentences), out, options, ConsoleReporter()
     )
-    _tell(out, found, as_json)
+    _tell(out, statistics, as_json)
 
 
 @command(

@@ -86,10 +86,10 @@ def _chosen(manifest: Manifest) -> str:
 
 
 def _gained(whitening: WhiteningRecord, of_texts: bool) -> str:
-    found = list(whitening.isotropy_scores.items())[:_SCORES]
-    if not found:
+    measures = list(whitening.isotropy_scores.items())[:_SCORES]
+    if not measures:
         return ""
-    scores = ", ".join(f"{name} {_rounded(before)} -> {_rounded(after)}" for name, (before, after) in found)
+    scores = ", ".join(f"{name} {_rounded(before)} -> {_rounded(after)}" for name, (before, after) in measures)
     of = "" if whitening.settled is None else f" of {whitening.settled.available:,}"
     return f"{scores}, on {whitening.n_samples:,}{of} {'sentences' if of_texts else 'vectors'}"
 

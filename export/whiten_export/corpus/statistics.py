@@ -164,8 +164,8 @@ def fit_corpus(corpus: Corpus, embedder: Embedder, advance: Advance = lambda cou
     """Return the statistics of the sentences' vectors before whitening, which enter in windows of fixed size."""
     start = Statistics.empty(embedder.width)
     windows = embed_windows(corpus, embedder, advance, place_of=corpus.place_of)
-    found = deque(chain([start], gather(windows, start)), 1).pop()
-    return Statistics(found.moments, found.sample, corpus.records)
+    statistics = deque(chain([start], gather(windows, start)), 1).pop()
+    return Statistics(statistics.moments, statistics.sample, corpus.records)
 
 
 def embed_windows(
@@ -230,9 +230,9 @@ def kind_moments(embedder: Embedder) -> Mapping[str, Moments]:
     """Return the moments of the vectors of sentences of each kind."""
     texts: dict[str, list[str]] = {}
     for kind, sentence in builtin_sentences():
-        found = texts.setdefault(kind, [])
-        if len(found) < _SENTENCES:
-            found.append(sentence)
+        members = texts.setdefault(kind, [])
+        if len(members) < _SENTENCES:
+            members.append(sentence)
     return {kind: Moments.of(embed_float64(sentences, embedder)) for kind, sentences in texts.items()}
 
 
@@ -274,11 +274,11 @@ def fit_until_settled(
             continue
         checked = n
         spec = spec_of(statistics.moments)
-        maps = tuple(found for half in halves.moments if (found := fit(half, spec, sif)) is not None)
+        maps = tuple(half_map for half in halves.moments if (half_map := fit(half, spec, sif)) is not None)
         moved = movement((maps[0], maps[1]), halves.others) if maps else 0.0
         if moved <= SETTLED and spec == before:
-            settled = SettledRecord(available=available, difference=round(moved, 4), bound=SETTLED)
-            return Statistics(statistics.moments, statistics.sample, corpus.records, settled)
+            stop = SettledRecord(available=available, difference=round(moved, 4), bound=SETTLED)
+            return Statistics(statistics.moments, statistics.sample, corpus.records, stop)
         before = spec
         progress.expect(min(available, max(n + PART, vectors_needed(n, moved))))
     deque(corpus, 0)  # a whole corpus is recorded in the order of its sources, however it was read

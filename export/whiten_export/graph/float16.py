@@ -99,14 +99,14 @@ def _complete_types(nodes: list[ir.Node]) -> None:
 
 def _index_nodes(nodes: list[ir.Node]) -> set[ir.Node]:
     """Return the nodes whose floating-point results are finally converted to integers."""
-    found: set[ir.Node] = set()
+    indexing: set[ir.Node] = set()
     for node in reversed(nodes):
         ends = node.op_type == "Cast" and node.outputs[0].dtype not in (_FLOAT, _HALF, ir.DataType.BOOL)
-        if not ends and node not in found:
+        if not ends and node not in indexing:
             continue
         producers = {value.producer() for value in node.inputs if value is not None and value.dtype == _FLOAT}
-        found.update({node, *(producer for producer in producers if producer is not None)} if producers else ())
-    return found
+        indexing.update({node, *(producer for producer in producers if producer is not None)} if producers else ())
+    return indexing
 
 
 def _half_constant(model: ir.Model, value: ir.Value, halves: dict[ir.Value, ir.Value]) -> ir.Value:

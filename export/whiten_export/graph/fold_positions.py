@@ -37,10 +37,10 @@ class PartialRun:
     def __call__(self, feed: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         """Return the value for token ids and a mask, int64 [batch_size, sequence_length]."""
         try:
-            (found,) = self._session.run(None, {value.name: feed[value.name] for value in self._session.get_inputs()})
+            (array,) = self._session.run(None, {value.name: feed[value.name] for value in self._session.get_inputs()})
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise RunError(one_line(error)) from error
-        result: NDArray[np.float32] = found
+        result: NDArray[np.float32] = array
         return result
 
 
@@ -113,14 +113,14 @@ def _is_ids(value: ir.Value) -> bool:
 
 def _summands(words: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
     """Return the sum that the word embeddings are part of, and its other summands."""
-    value, found = words, []
+    value, summands = words, []
     while len(uses := list(value.uses())) == 1 and uses[0].node.op_type == "Add":
         node, index = uses[0]
         other = node.inputs[1 - index]
         assert other is not None
-        found.append(other)
+        summands.append(other)
         value = node.outputs[0]
-    return value, found
+    return value, summands
 
 
 def _table(model: ir.Model, summand: ir.Value, longest: int, vocabulary: int) -> NDArray[np.float32] | None:
@@ -134,14 +134,14 @@ def _table(model: ir.Model, summand: ir.Value, longest: int, vocabulary: int) ->
     table: NDArray[np.float32] | None = None
     for batch in _batches(longest, vocabulary, random):
         try:
-            found = part(batch)
+            rows = part(batch)
         except RunError:  # of a length that the network does not take: the gate finds it, and names it
             return None
-        found = found if found.ndim == 3 else found[None]
-        if found.ndim != 3 or found.shape[1] != batch["input_ids"].shape[1]:
+        rows = rows if rows.ndim == 3 else rows[None]
+        if rows.ndim != 3 or rows.shape[1] != batch["input_ids"].shape[1]:
             return None
-        table = found[0] if table is None else table
-        if not (found == table[: found.shape[1]]).all():
+        table = rows[0] if table is None else table
+        if not (rows == table[: rows.shape[1]]).all():
             return None
     return table
 

@@ -115,14 +115,14 @@ def _says_padding(model: ir.Model, bias: ir.Value, longest: int) -> bool:
 
 def _hides(part: PartialRun, lengths: tuple[int, ...]) -> bool:
     real = np.arange(max(lengths)) < np.array(lengths)[:, None]
-    found = part({"attention_mask": real.astype(np.int64), "input_ids": real.astype(np.int64)})
+    added = part({"attention_mask": real.astype(np.int64), "input_ids": real.astype(np.int64)})
     count, width = real.shape
-    if found.ndim != 4:
+    if added.ndim != 4:
         return False
-    found = np.broadcast_to(found, (count, found.shape[1], width, width))
-    seen = np.broadcast_to(real[:, None, None, :], found.shape)
-    looks = np.broadcast_to(real[:, None, :, None], found.shape)
-    return bool((found[seen & looks] == 0).all() and (found[~seen & looks] <= _HIDDEN).all())
+    added = np.broadcast_to(added, (count, added.shape[1], width, width))
+    seen = np.broadcast_to(real[:, None, None, :], added.shape)
+    looks = np.broadcast_to(real[:, None, :, None], added.shape)
+    return bool((added[seen & looks] == 0).all() and (added[~seen & looks] <= _HIDDEN).all())
 
 
 def _drop_unused_sums(model: ir.Model) -> None:

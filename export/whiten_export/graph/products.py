@@ -105,15 +105,15 @@ class ScoreScale:
 
 def score_scales(model: ir.Model) -> list[ScoreScale]:
     """Return the constant factors c of attention scores that can move into the weights: c (x W) K^T = (x (c W)) K^T."""
-    found = []
+    scales = []
     for node in model.graph:
         scores, factor = _scaled(node)
         if scores is None or not _only_use(scores) or (product := _producer(scores, "MatMul")) is None:
             continue
         query = _head_product(product.inputs[0])
         if query is not None:
-            found.append(ScoreScale(node, scores, query, factor))
-    return found
+            scales.append(ScoreScale(node, scores, query, factor))
+    return scales
 
 
 def value_product(context: ir.Value) -> ir.Node | None:

@@ -60,12 +60,12 @@ def align_with(
     """Turn a map onto that of a bundle, and report how well vectors of the bundle are found again."""
     old, new = aligned_to.map, align(fitted, aligned_to.map.mean, aligned_to.map.weight, statistics.moments)
     rows = statistics.sample.vectors.astype(np.float64)
-    found = fidelity(old(rows), new(rows))
+    measured = fidelity(old(rows), new(rows))
     record = AlignmentRecord(
         space=space_of(aligned_to.manifest),
-        median_cosine=found.median_cosine,
-        self_recall=found.self_recall,
-        sentences=found.sentences,
+        median_cosine=measured.median_cosine,
+        self_recall=measured.self_recall,
+        sentences=measured.sentences,
     )
     said = f"stored vectors of {aligned_to.path} beside new ones: {record.description}"
     if record.due:

@@ -93,8 +93,8 @@ def default_name(recipe: Recipe, source: TokenModel) -> str:
     """Return the name of the bundle of a complete recipe."""
     assert recipe.layers is not None
     draft, whitens = source.draft, recipe.whitening is not None
-    kept = draft.normalize and not whitens and source.is_authors(recipe.layers, recipe.pooling)
-    normalize = kept if recipe.normalize is None else recipe.normalize
+    as_authors = draft.normalize and not whitens and source.is_authors(recipe.layers, recipe.pooling)
+    normalize = as_authors if recipe.normalize is None else recipe.normalize
     same = source.is_authors(recipe.layers, recipe.pooling) and not whitens and normalize == draft.normalize
     rounded = recipe.round_to != "float32"
     return bundle_name(source.checkpoint.name, recipe, recipe.layers, normalize and not rounded, same)
@@ -214,16 +214,16 @@ def _check_matryoshka(recipe: Recipe, source: TokenModel, manifest: Manifest, fi
     """Check the dimensions that a caller says the model's vectors may be cut to."""
     if recipe.matryoshka is None:
         return
-    given = f"matryoshka is {', '.join(map(str, recipe.matryoshka))}"
+    passed = f"matryoshka is {', '.join(map(str, recipe.matryoshka))}"
     if fit is not None:
         raise UsageError(
-            f"{given}, but a whitening mixes the model's coordinates; pass whitening none, or leave matryoshka out: "
+            f"{passed}, but a whitening mixes the model's coordinates; pass whitening none, or leave matryoshka out: "
             "vectors whitened with pca or pca-cor can be cut anywhere"
         )
     if source.embeds and (manifest.layers, manifest.pooling) != (source.draft.layers, source.draft.pooling):
         raise UsageError(
-            f"{given}, but layers or pooling are not those that the model was trained with; leave layers and pooling "
+            f"{passed}, but layers or pooling are not those that the model was trained with; leave layers and pooling "
             "out, or matryoshka"
         )
     if max(recipe.matryoshka) > (width := manifest.unwhitened_width):
-        raise UsageError(f"{given}, but the model's vectors have {width} dimensions; wanted 1 to {width}")
+        raise UsageError(f"{passed}, but the model's vectors have {width} dimensions; wanted 1 to {width}")

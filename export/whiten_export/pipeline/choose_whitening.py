@@ -104,9 +104,9 @@ def warn_of_few(fitted: WhiteningMap, statistics: Statistics, report: Reporter) 
 
 def warn_of_rank(fitted: WhiteningMap, report: Reporter) -> None:
     """Warn if more dimensions are kept than the covariance's rank; a rank of d - 1 is usual, and gets no warning."""
-    width, kept = fitted.weight.shape
-    if kept > fitted.rank and (kept < width or fitted.rank < width - 1):
-        report.warn(f"only {fitted.rank} of {kept} dimensions carry something; the others come out near 0")
+    width, dimension = fitted.weight.shape
+    if dimension > fitted.rank and (dimension < width or fitted.rank < width - 1):
+        report.warn(f"only {fitted.rank} of {dimension} dimensions carry something; the others come out near 0")
 
 
 def _chooser(manifest: Manifest, fit_for: Fit, embedder: Embedder) -> Callable[[Moments], Choice]:

@@ -65,13 +65,13 @@ _TOKENIZER_SENTENCES = 512
 
 def versions() -> dict[str, str]:
     """Return the versions of the programs that take part in an export, as far as they are installed."""
-    found = {"python": platform.python_version()}
+    versions_of = {"python": platform.python_version()}
     for name in _RECORDED:
         try:
-            found[name] = version(name)
+            versions_of[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions_of
 
 
 def parity_record(reference: str, agreement: Agreement, options: SessionOptions | None = None) -> ParityRecord:

@@ -124,9 +124,9 @@ def check_tokens(ours: list[list[int]], theirs: list[list[int]], texts: Sequence
 
 def distinct_rows(requests: Sequence[Request], batches: Sequence[Feed]) -> list[Row]:
     """Return each row of token ids that the reference has to compute, once, with its left-out tokens; longest first."""
-    found = [_row(ids, request.left_out) for request in requests for ids in request.ids]
-    found += [_row(ids) for feed in batches for ids in _rows(feed)]
-    return sorted(dict.fromkeys(found), key=lambda row: -len(row[0]))
+    rows = [_row(ids, request.left_out) for request in requests for ids in request.ids]
+    rows += [_row(ids) for feed in batches for ids in _rows(feed)]
+    return sorted(dict.fromkeys(rows), key=lambda row: -len(row[0]))
 
 
 def compute_expected(
@@ -170,15 +170,15 @@ def _unwhitened(definition: Definition, rows: Sequence[Row], report: Reporter) -
                 raise
             raise _reference_failure(definition, row, error) from error
 
-    found: dict[Row, Float64Array] = {}
+    vector_of: dict[Row, Float64Array] = {}
     bar = report.bar("tokens", sum(len(ids) for ids, _ in rows))
     side_by_side = definition.reference.side_by_side()
     with bar as advance, side_by_side as workers, ThreadPoolExecutor(workers, "whiten-reference") as executor:
         vectors: Iterator[Float64Array] = map(compute, rows) if workers == 1 else executor.map(compute, rows)
         for row, vector in zip(rows, vectors, strict=True):
-            found[row] = vector
+            vector_of[row] = vector
             advance(len(row[0]))
-    return found
+    return vector_of
 
 
 def _reference_failure(definition: Definition, row: Row, error: Exception) -> WhitenError:

@@ -130,8 +130,8 @@ def _prompts(manifest: Manifest) -> str:
 
 def _agreement(manifest: Manifest) -> list[str]:
     """Return the section of the comparisons that were made when the bundle was written."""
-    found = [record for record in (manifest.parity, manifest.published) if record is not None]
-    if not found:
+    records = [record for record in (manifest.parity, manifest.published) if record is not None]
+    if not records:
         return []
     beyond = ", beyond rounding" if manifest.vectors == "int8" else ""
     largest = f"largest difference of a coordinate{beyond} / norm"
@@ -139,7 +139,7 @@ def _agreement(manifest: Manifest) -> list[str]:
     gate = gate_of(manifest.precision, manifest.vectors)
     lines = [
         "Measured when the bundle was written; `whiten verify` measures it again, on your machine.",
-        _table(header, map(_figures, found)),
+        _table(header, map(_figures, records)),
         f"A bundle is written only if the first line keeps its bounds: {gate}.",
     ]
     return ["## Agreement with the reference", *lines]

@@ -211,15 +211,15 @@ def files_in(root: Path) -> list[str]:
 
     The folders .git and .cache in the directory itself are left out.
     """
-    found: list[str] = []
+    names: list[str] = []
     for folder, folders, files in os.walk(root):
         here = Path(folder)
         place = here.relative_to(root)
         if place == Path():
             folders[:] = [name for name in folders if name not in _HIDDEN]
         links = [name for name in folders if (here / name).is_symlink()]
-        found += [(place / name).as_posix() for name in (*links, *files)]
-    return found
+        names += [(place / name).as_posix() for name in (*links, *files)]
+    return names
 
 
 SIGNATURE_FILE = "model.sig"

@@ -185,11 +185,11 @@ def _check_hash(path: Path, content: bytes, stated: object) -> None:
     """Check the hash that a manifest states of its own bytes; one that was edited by hand may state none."""
     if stated is None:
         return
-    found = own_hash(content)
-    if stated != found:
+    computed = own_hash(content)
+    if stated != computed:
         raise IntegrityError(
-            f"{path}: {HASH_FIELD} is {str(stated)[:64]!r}, but the file's own is {found or 'none'}; it was altered: "
-            f"copy the bundle again, or, if you edited it on purpose, delete the line of {HASH_FIELD}"
+            f"{path}: {HASH_FIELD} is {str(stated)[:64]!r}, but the file's own is {computed or 'none'}; it was "
+            f"altered: copy the bundle again, or, if you edited it on purpose, delete the line of {HASH_FIELD}"
         )
 
 

@@ -25,22 +25,22 @@ def to_steps(vectors: ArrayLike) -> NDArray[np.float64]:
 
 def as_int8(vectors: ArrayLike) -> NDArray[np.int8]:
     """Convert vectors of a bundle whose manifest says `"vectors": "int8"` to int8. The numbers stay the same."""
-    given = np.asarray(vectors)
-    if given.dtype == np.int8:
-        return given
+    stored = np.asarray(vectors)
+    if stored.dtype == np.int8:
+        return stored
     with np.errstate(invalid="ignore"):  # NaN and infinity become some number, which differs from them
-        rows = given.astype(np.int8)
-    wrong = _wrong(given, rows)
+        rows = stored.astype(np.int8)
+    wrong = _wrong(stored, rows)
     if wrong.any():
         raise UsageError(
-            f"a vector holds {given[wrong][0]!s}, but int8 takes whole numbers from -{STEPS} to {STEPS}; give vectors "
+            f"a vector holds {stored[wrong][0]!s}, but int8 takes whole numbers from -{STEPS} to {STEPS}; give vectors "
             "of a bundle exported with --round-to int8, not normalised"
         )
     return rows
 
 
-def _wrong(given: NDArray[Any], rows: NDArray[np.int8]) -> NDArray[np.bool_]:
-    return np.asarray((given != rows) | (np.abs(given) > STEPS))
+def _wrong(stored: NDArray[Any], rows: NDArray[np.int8]) -> NDArray[np.bool_]:
+    return np.asarray((stored != rows) | (np.abs(stored) > STEPS))
 
 
 DEVIATIONS = 5.5
@@ -88,12 +88,12 @@ def read_moments(bundle: Bundle) -> OutputMoments | None:
         if not set(names) <= set(arrays):
             return None
         mean, W, corpus_mean, covariance = (np.asarray(arrays[name], np.float64) for name in names)
-        found = OutputMoments((corpus_mean - mean) @ W, np.einsum("dk,dk->k", W, covariance @ W).clip(0))
+        moments = OutputMoments((corpus_mean - mean) @ W, np.einsum("dk,dk->k", W, covariance @ W).clip(0))
     except BundleError:
         raise
     except (OSError, SafetensorError, ValueError, LookupError, TypeError) as error:
         raise BundleError(f"{path}: is damaged ({error}); copy the bundle again") from None
     wanted = (bundle.manifest.dimension,)
-    if found.mean.shape != wanted or not np.isfinite([found.mean, found.variance]).all():
+    if moments.mean.shape != wanted or not np.isfinite([moments.mean, moments.variance]).all():
         raise BundleError(f"{path}: holds no moments of {wanted[0]} coordinates; copy the bundle again")
-    return found
+    return moments

@@ -38,42 +38,42 @@ def doctor(providers: tuple[Provider, ...], as_json: bool) -> None:
 
     Exits with 1 when the CPU or a --device does not work.
     """
-    found = diagnose(providers)
+    diagnosis = diagnose(providers)
     if as_json:
-        print_json(found)
+        print_json(diagnosis)
     else:
-        echo("\n".join(_lines(found)))
-    for problem in found.problems:
+        echo("\n".join(_lines(diagnosis)))
+    for problem in diagnosis.problems:
         fail_line(problem)
-    sys.exit(1 if found.problems else 0)
+    sys.exit(1 if diagnosis.problems else 0)
 
 
-def _lines(found: Diagnosis) -> list[str]:
-    unit = found.processor
+def _lines(diagnosis: Diagnosis) -> list[str]:
+    unit = diagnosis.processor
     quota = "no cgroup quota" if unit.quota is None else f"cgroup quota {unit.quota:g} CPUs"
-    packages = ", ".join(f"{name} {version}" for name, version in found.packages.items()) or "none installed"
+    packages = ", ".join(f"{name} {version}" for name, version in diagnosis.packages.items()) or "none installed"
     lines = [
-        f"system       {found.system}, Python {found.python}",
+        f"system       {diagnosis.system}, Python {diagnosis.python}",
         f"processor    {unit.model or 'unknown'}: {', '.join(unit.features) or 'no features known'}",
         f"             {unit.affinity} CPUs, {quota}: {unit.threads} threads",
         f"onnxruntime  {packages}",
     ]
-    if found.onnxruntime:
-        lines.append(f"             {found.onnxruntime}")
-    if found.note:
-        lines.append(f"             {found.note}")
-    for advice in found.fastest:
+    if diagnosis.onnxruntime:
+        lines.append(f"             {diagnosis.onnxruntime}")
+    if diagnosis.note:
+        lines.append(f"             {diagnosis.note}")
+    for advice in diagnosis.fastest:
         lines.append(f"fastest      {advice.texts}: --precision {advice.precision}, --device {advice.device}")
         lines.append(f"             {advice.why}")
-    if any(advice.device.startswith("openvino") for advice in found.fastest) and PLUGIN not in found.packages:
+    if any(advice.device.startswith("openvino") for advice in diagnosis.fastest) and PLUGIN not in diagnosis.packages:
         lines.append(f"             openvino is not installed; {from_clone('openvino')}")
-    for check in found.providers:
+    for check in diagnosis.providers:
         lines.append(f"provider     {check.name}: {'works' if check.works else check.problem}")
-    if found.driver is not None:
-        lines.append(f"nvidia       {found.driver.problem or f'driver for CUDA {found.driver.version}'}")
-        known = found.libraries
-        cuda, cudnn = (f"{name} {known.get(name, 'not found')}" for name in ("CUDA", "cuDNN"))
+    if diagnosis.driver is not None:
+        lines.append(f"nvidia       {diagnosis.driver.problem or f'driver for CUDA {diagnosis.driver.version}'}")
+        known = diagnosis.libraries
+        cuda, cudnn = (f"{name} {known.get(name, 'not diagnosis')}" for name in ("CUDA", "cuDNN"))
         lines.append(f"             libraries: {cuda}, {cudnn} (few operators need it)")
-        for gpu in found.driver.gpus:
+        for gpu in diagnosis.driver.gpus:
             lines.append(f"             {gpu.name}, {human_size(gpu.memory)}, compute capability {gpu.capability}")
     return lines

@@ -58,12 +58,12 @@ class Command(click.Command):
 
         click 8.5 has rows for arguments as well, which the line of usage names already.
         """
-        found: dict[str, list[tuple[str, str]]] = {}
+        sections: dict[str, list[tuple[str, str]]] = {}
         for one in self.get_params(ctx):
             if isinstance(one, click.Option) and (row := one.get_help_record(ctx)) is not None:
-                found.setdefault(getattr(one, "heading", None) or OTHER, []).append(row)
-        last = found.pop(OTHER, [])
-        _write(formatter, {**found, OTHER: last}, _COLUMN)
+                sections.setdefault(getattr(one, "heading", None) or OTHER, []).append(row)
+        last = sections.pop(OTHER, [])
+        _write(formatter, {**sections, OTHER: last}, _COLUMN)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, which are not wrapped."""
@@ -80,12 +80,12 @@ class Group(Command, click.Group):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, each with its first sentence, then the options."""
-        found: dict[str, list[tuple[str, str]]] = {section: [] for section in self.sections}
+        sections: dict[str, list[tuple[str, str]]] = {section: [] for section in self.sections}
         for name in self.list_commands(ctx):
             command = self.get_command(ctx, name)
             assert isinstance(command, Command)
-            found.setdefault(command.section or "Commands", []).append((name, command.get_short_help_str(100)))
-        _write(formatter, found, max(len(name) for rows in found.values() for name, _ in rows))
+            sections.setdefault(command.section or "Commands", []).append((name, command.get_short_help_str(100)))
+        _write(formatter, sections, max(len(name) for rows in sections.values() for name, _ in rows))
         super().format_options(ctx, formatter)
 
 

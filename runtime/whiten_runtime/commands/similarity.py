@@ -69,17 +69,17 @@ def similarity(
         for rows, cosines in zip(part.rows, part.cosines, strict=True)
     )
     if as_json:
-        near = [[{"row": row, "cosine": cosine} for row, cosine in found] for found in lists]
+        near = [[{"row": row, "cosine": cosine} for row, cosine in hits] for hits in lists]
         print_json({"spaces": spaces, "nearest": near})
     else:
-        for number, found in enumerate(lists):
-            echo("\n".join(f"{number}\t{row}\t{cosine:.6f}" for row, cosine in found))
+        for number, hits in enumerate(lists):
+            echo("\n".join(f"{number}\t{row}\t{cosine:.6f}" for row, cosine in hits))
 
 
 def _check_spaces(a: Path, b: Path, allowed: bool) -> list[str | None]:
     """Return the spaces that the files state, and warn where one states none."""
     known = [read_metadata(path) for path in (a, b)]
-    first, second = (None if found is None else found.space for found in known)
+    first, second = (None if metadata is None else metadata.space for metadata in known)
     if first is None or second is None:
         silent = f"neither '{a}' nor '{b}'" if first == second else f"only '{b if first is None else a}'"
         warn(f"{silent} says which space its vectors are in; their cosines mean something only if it is the same one")
@@ -99,15 +99,19 @@ def _check_spaces(a: Path, b: Path, allowed: bool) -> list[str | None]:
 
 def _same_directions(known: Sequence[VectorMetadata | None]) -> bool:
     """Return whether the vectors of all files can be compared by cosines: lengths may differ, directions not."""
-    return len({found.compared_by for found in known if found is not None}) == 1
+    return len({metadata.compared_by for metadata in known if metadata is not None}) == 1
 
 
 def _alignment(known: Sequence[VectorMetadata | None]) -> AlignmentRecord | None:
     """Return the alignment of one of two files with the space of the other."""
-    spaces = [found.space for found in known if found is not None]
-    for found in known:
-        if found is not None and isinstance(found.alignment, AlignmentRecord) and found.alignment.space in spaces:
-            return found.alignment
+    spaces = [metadata.space for metadata in known if metadata is not None]
+    for metadata in known:
+        if (
+            metadata is not None
+            and isinstance(metadata.alignment, AlignmentRecord)
+            and metadata.alignment.space in spaces
+        ):
+            return metadata.alignment
     return None
 
 
@@ -131,12 +135,12 @@ def _row_by_row(a: Path, b: Path, column: str | None) -> NDArray[np.float32]:
 def _nearest(a: Path, b: Path, column: str | None, top: int) -> Iterator[Nearest]:
     """Yield the nearest rows of B for some thousands of rows of A at a time; B is read once for each block."""
     for queries in _blocks(a, column):
-        found, start = Nearest.empty(len(queries)), 0
+        hits, start = Nearest.empty(len(queries)), 0
         for rows in _blocks(b, column):
             _check_width(a, b, queries, rows)
-            found = found.add(queries, rows, start, top)
+            hits = hits.add(queries, rows, start, top)
             start += len(rows)
-        yield found
+        yield hits
 
 
 def _blocks(path: Path, column: str | None) -> Iterator[_Rows]:

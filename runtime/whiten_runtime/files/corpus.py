@@ -31,11 +31,11 @@ def is_builtin(source: str) -> bool:
 def builtin_sentences() -> tuple[tuple[str, str], ...]:
     """Return kind and sentence of the whole built-in corpus, in the order of its file."""
     content = gzip.decompress((files(__package__) / BUILTIN_FILE).read_bytes()).decode("utf-8")
-    found = []
+    sentences = []
     for line in content.splitlines():
         kind, _, sentence = line.partition("\t")
-        found.append((kind, sentence))
-    return tuple(found)
+        sentences.append((kind, sentence))
+    return tuple(sentences)
 
 
 __all__ = ["BUILTIN_CORPUS", "PART", "Corpus"]
@@ -140,13 +140,13 @@ class Corpus:
         return BUILTIN_CORPUS
 
     def _taken(
-        self, kept: Callable[[int], bool], total: int | None, digests: Sequence[SentenceDigest]
+        self, takes: Callable[[int], bool], total: int | None, digests: Sequence[SentenceDigest]
     ) -> Iterator[str]:
         """Yield the sentences that are kept by their number, and record them; check their number if it is known."""
         index = 0
         for source, digest in zip(self._sources, digests, strict=True):
             for sentence in self._sentences(source):
-                if kept(index):
+                if takes(index):
                     digest.add(sentence)
                     yield sentence
                 index += 1

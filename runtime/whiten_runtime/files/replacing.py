@@ -133,10 +133,10 @@ def _publish(file: BinaryIO, temporary: Path, target: Path) -> None:
 
 def delete_abandoned(target: Path) -> None:
     """Delete hidden files that killed processes left beside a file: those that no process has locked."""
-    for found in target.parent.glob(f".{glob.escape(target.name)}{PARTIAL}*"):
-        with suppress(OSError), found.open("rb") as file:
+    for path in target.parent.glob(f".{glob.escape(target.name)}{PARTIAL}*"):
+        with suppress(OSError), path.open("rb") as file:
             if lock_file(file):
-                found.unlink()
+                path.unlink()
 
 
 def flush(file: BinaryIO) -> None:
@@ -202,7 +202,7 @@ def check_folder_place(folder: Path, elsewhere: str = "another place") -> None:
     Directories above it that do not exist are not created: the nearest one that does is tried.
     """
     place = folder.resolve()
-    nearest = next(found for found in (place, *place.parents) if found.exists())
+    nearest = next(parent for parent in (place, *place.parents) if parent.exists())
     if not nearest.is_dir():
         raise UsageError(f"'{nearest}' is not a directory, so '{folder}' cannot be written; choose {elsewhere}")
     holder = place.parent if nearest == place else nearest

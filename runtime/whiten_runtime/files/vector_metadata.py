@@ -138,19 +138,19 @@ def _of_npy(path: Path) -> VectorMetadata | None:
     sidecar = sidecar_of(path)
     if not sidecar.is_file():
         return None
-    found = decoded(sidecar.read_bytes(), sidecar)
-    if found is None:
+    metadata = decoded(sidecar.read_bytes(), sidecar)
+    if metadata is None:
         return None
     try:
         shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
     except Exception:  # numpy's reader of headers raises errors without a common base class
-        return found  # whoever reads the vectors says what is wrong with them
-    if shape != (found.vectors, found.columns):
+        return metadata  # whoever reads the vectors says what is wrong with them
+    if shape != (metadata.vectors, metadata.columns):
         raise DataError(
-            f"{sidecar}: is of [{found.vectors}, {found.columns}] vectors, but {path.name} holds {list(shape)}; "
+            f"{sidecar}: is of [{metadata.vectors}, {metadata.columns}] vectors, but {path.name} holds {list(shape)}; "
             "delete it, or embed the texts again"
         )
-    return found
+    return metadata
 
 
 def _of_parquet(path: Path) -> VectorMetadata | None:
@@ -182,10 +182,10 @@ def decoded(content: bytes, path: Path) -> VectorMetadata | None:
         document = json.loads(content)
         if not isinstance(document, dict) or KEY not in document:
             return None
-        found = msgspec.convert(document[KEY], VectorMetadata)
+        metadata = msgspec.convert(document[KEY], VectorMetadata)
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
         raise DataError(f"{path}: its metadata is damaged ({error}); embed the texts again") from None
-    for space in (found.space, found.compared_by):
+    for space in (metadata.space, metadata.compared_by):
         if not is_space(space):
             raise DataError(f"{path}: its space is {space!r}, which is no id of one; embed the texts again")
-    return found
+    return metadata

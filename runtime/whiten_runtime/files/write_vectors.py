@@ -98,16 +98,16 @@ def json_numbers(values: Vectors) -> list[Any]:
     exact = values.astype(np.float64)
     size = np.abs(exact)
     left = (size >= 1e-13) & (size < 1e5)  # where the power of ten is exact
-    found, places = exact.copy(), np.floor(np.log10(size, out=np.zeros_like(size), where=left)).astype(np.intp)
+    numbers, places = exact.copy(), np.floor(np.log10(size, out=np.zeros_like(size), where=left)).astype(np.intp)
     for digits in _DIGITS:
         power = _TENS[np.where(left, digits - 1 - places, 0)]
         rounded = np.round(exact * power) / power
         same = left & (rounded.astype(np.float32) == values)
-        found[same] = rounded[same]
+        numbers[same] = rounded[same]
         left &= ~same
     left |= (size != 0) & ~((size >= 1e-13) & (size < 1e5))
-    found[left] = values[left].astype(np.str_).astype(np.float64)
-    return list(found.tolist())
+    numbers[left] = values[left].astype(np.str_).astype(np.float64)
+    return list(numbers.tolist())
 
 
 def as_stored(vectors: Vectors, metadata: VectorMetadata) -> Vectors:

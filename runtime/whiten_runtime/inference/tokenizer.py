@@ -57,24 +57,24 @@ class WordCache:
         try:
             return [self._row(known, row) for row in chunks]
         except KeyError:
-            found = self._find(known, dict.fromkeys(chunk for row in chunks for chunk in row))
-            return [self._row(found, row) for row in chunks]
+            ids_of = self._find(known, dict.fromkeys(chunk for row in chunks for chunk in row))
+            return [self._row(ids_of, row) for row in chunks]
 
     def _row(self, known: dict[str, Row], chunks: Iterable[str]) -> list[int]:
         return [*self._before, *chain.from_iterable(map(known.__getitem__, chunks)), *self._after]
 
     def _find(self, known: dict[str, Row], wanted: Iterable[str]) -> dict[str, Row]:
         """Return the ids of chunks, remembered or not."""
-        found, new = {}, []
+        ids_of, new = {}, []
         for chunk in wanted:
             ids = known.get(chunk)
             if ids is None:
                 new.append(chunk)
             else:
-                found[chunk] = ids
+                ids_of[chunk] = ids
         short = encode_chunks(self._backend, [chunk for chunk in new if len(chunk) <= _LONGEST])
         self._remember(short)
-        return found | short | _one_by_one(self._backend, [chunk for chunk in new if len(chunk) > _LONGEST])
+        return ids_of | short | _one_by_one(self._backend, [chunk for chunk in new if len(chunk) > _LONGEST])
 
     def _remember(self, entries: dict[str, Row]) -> None:
         with self._lock:
@@ -115,14 +115,14 @@ def encode_chunks(backend: Backend, chunks: Sequence[str]) -> dict[str, Row]:
     The backend gets many chunks as one text, which takes half the time of one by one, and says where in it each token
     is from. If it says of a token that it is from more than one chunk, all are encoded one by one.
     """
-    found: dict[str, Row] = {}
+    ids_of: dict[str, Row] = {}
     groups = list(_groups(chunks))
     for group, encoding in zip(
         groups, backend.encode_batch([" ".join(group) for group in groups], add_special_tokens=False), strict=True
     ):
         rows = _divide(group, encoding.ids, encoding.offsets)
-        found.update(_one_by_one(backend, group) if rows is None else zip(group, rows, strict=True))
-    return found
+        ids_of.update(_one_by_one(backend, group) if rows is None else zip(group, rows, strict=True))
+    return ids_of
 
 
 def _only_adds_ends(processor: PostProcessor | None) -> bool:
@@ -214,8 +214,8 @@ class Tokenizer:
         """Return the tokens of a text, not truncated."""
         with _typed_errors("the bundle's tokenizer fails"):
             # A batch of one: other than `encode`, it lets other threads run meanwhile.
-            found = self._backend.encode_batch([encodable(text)], add_special_tokens=special)[0]
-            parts = zip(found.ids, found.tokens, found.special_tokens_mask, found.offsets, strict=True)
+            encoding = self._backend.encode_batch([encodable(text)], add_special_tokens=special)[0]
+            parts = zip(encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True)
             return [Token(one, name, bool(mask), *offsets) for one, name, mask, offsets in parts]
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
@@ -232,8 +232,8 @@ class Tokenizer:
             return ids
         if self.truncation_side == "left":
             return ids[: self._prefix] + ids[len(ids) - (self.max_seq_length - self._prefix) :]
-        kept = self.max_seq_length - self._suffix
-        return ids[:kept] + ids[len(ids) - self._suffix :]
+        room = self.max_seq_length - self._suffix
+        return ids[:room] + ids[len(ids) - self._suffix :]
 
     @property
     def special_tokens(self) -> tuple[int, int]:

@@ -259,8 +259,8 @@ class Quantizer:
         if not np.isfinite(vectors).all():
             raise TextError(f"a vector is not finite and has no {self.precision}; take float32 to see which one it is")
         signed = self.precision in ("int8", "binary")
-        found = np.packbits(vectors > 0, axis=-1) if self.ranges is None else _levels(vectors, self.ranges)
-        return (found ^ np.uint8(_SIGN_BIT)).view(np.int8) if signed else found
+        levels = np.packbits(vectors > 0, axis=-1) if self.ranges is None else _levels(vectors, self.ranges)
+        return (levels ^ np.uint8(_SIGN_BIT)).view(np.int8) if signed else levels
 
 
 def _levels(vectors: NDArray[np.float32], ranges: NDArray[np.float32]) -> NDArray[np.uint8]:
@@ -274,18 +274,18 @@ def _levels(vectors: NDArray[np.float32], ranges: NDArray[np.float32]) -> NDArra
 
 def _checked(ranges: ArrayLike, width: int) -> NDArray[np.float32]:
     """Return a caller's ranges as float32 [2, width]."""
-    found = numbers_of("ranges", ranges)
-    if found.shape != (2, width):
-        raise UsageError(f"ranges have shape {list(found.shape)}; wanted [2, {width}]: lower ends, then upper ends")
+    ends = numbers_of("ranges", ranges)
+    if ends.shape != (2, width):
+        raise UsageError(f"ranges have shape {list(ends.shape)}; wanted [2, {width}]: lower ends, then upper ends")
     with np.errstate(over="ignore", invalid="ignore"):
-        lengths = found[1] - found[0]
+        lengths = ends[1] - ends[0]
     bad = ~(np.isfinite(lengths) & (lengths >= 0))
     if bad.any():
         place = int(bad.argmax())
         raise UsageError(
-            f"ranges[:, {place}] are {found[0, place]} and {found[1, place]}; wanted finite numbers, the lower first"
+            f"ranges[:, {place}] are {ends[0, place]} and {ends[1, place]}; wanted finite numbers, the lower first"
         )
-    return found
+    return ends
 
 
 def as_tensors(vectors: NDArray[Any], whole: bool) -> Any:

@@ -80,19 +80,19 @@ def _gpu(library: ctypes.CDLL, index: int) -> Gpu:
 
 def library_versions(load: Callable[[str], Any] = ctypes.CDLL) -> dict[str, str]:
     """Return the versions of the CUDA runtime and of cuDNN, as far as they are found; few operators need cuDNN."""
-    found = {}
+    versions = {}
     for name in _RUNTIMES:
         with suppress(OSError):
             number = ctypes.c_int()
             load(name).cudaRuntimeGetVersion(ctypes.byref(number))
-            found["CUDA"] = _version(number)
+            versions["CUDA"] = _version(number)
             break
     with suppress(OSError):
         version = load(_CUDNN).cudnnGetVersion
         version.restype = ctypes.c_size_t
         number = version()
-        found["cuDNN"] = f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
-    return found
+        versions["cuDNN"] = f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
+    return versions
 
 
 def advice(missing: Iterable[str]) -> str:

@@ -67,10 +67,10 @@ def on_device(device: str) -> Provider:
     }
     if device in fixed:
         return fixed[device]
-    found = re.fullmatch(r"(cuda|tensorrt)(?::(\d+))?", device)
-    if found is None:
+    match = re.fullmatch(r"(cuda|tensorrt)(?::(\d+))?", device)
+    if match is None:
         raise UsageError(f"device is '{device}'; wanted {_DEVICES}")
-    return CUDA_PROVIDER if found[1] == "cuda" else TENSORRT_PROVIDER, {"device_id": int(found[2] or 0)}
+    return CUDA_PROVIDER if match[1] == "cuda" else TENSORRT_PROVIDER, {"device_id": int(match[2] or 0)}
 
 
 def device_of(provider: Provider) -> str:
@@ -137,13 +137,13 @@ def installed_packages() -> dict[str, str]:
     """Return the versions of those of `PACKAGES` that are installed."""
     from importlib.metadata import PackageNotFoundError, version  # imports email too; an encoder needs neither
 
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def both_installed(installed: Mapping[str, str]) -> str:

@@ -47,8 +47,8 @@ class Placement:
 
     def nodes(self, provider: str | None = None) -> int:
         """Return the number of nodes on a provider, or on all of them."""
-        found = self.operators.values() if provider is None else [self.operators.get(provider, {})]
-        return sum(sum(counts.values()) for counts in found)
+        providers = self.operators.values() if provider is None else [self.operators.get(provider, {})]
+        return sum(sum(counts.values()) for counts in providers)
 
     def share(self, provider: str) -> float:
         """Return the share of the nodes that are on a provider, 0 to 1."""
@@ -56,11 +56,11 @@ class Placement:
 
     def products_elsewhere(self, *providers: str) -> dict[str, int]:
         """Return the number of matrix products that are on other providers than these, by operator."""
-        found: Counter[str] = Counter()
+        products: Counter[str] = Counter()
         for name, counts in self.operators.items():
             if name not in providers:
-                found.update({operator: count for operator, count in counts.items() if operator in PRODUCTS})
-        return dict(found)
+                products.update({operator: count for operator, count in counts.items() if operator in PRODUCTS})
+        return dict(products)
 
 
 def placement_of(session: Any) -> Placement:
@@ -70,7 +70,7 @@ def placement_of(session: Any) -> Placement:
     counts: dict[str, Counter[str]] = {}
     for subgraph in session.get_provider_graph_assignment_info():
         counts.setdefault(subgraph.ep_name, Counter()).update(node.op_type for node in subgraph.get_nodes())
-    return Placement({name: dict(sorted(found.items())) for name, found in counts.items()})
+    return Placement({name: dict(sorted(nodes.items())) for name, nodes in counts.items()})
 
 
 def check_placement(placement: Placement, providers: Sequence[str]) -> None:

@@ -30,9 +30,9 @@ class Measure(click.ParamType):  # type: ignore[type-arg]
         self._units, self._example, self._least, self._most = units, example, least, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found = None if isinstance(value, bool) else _NUMBER.fullmatch(str(value).strip())
-        factor = self._units.get(found[2].lower()) if found else None
-        number = float(found[1]) * factor if found and factor else -1.0
+        match = None if isinstance(value, bool) else _NUMBER.fullmatch(str(value).strip())
+        factor = self._units.get(match[2].lower()) if match else None
+        number = float(match[1]) * factor if match and factor else -1.0
         if not self._least <= number <= self._most:
             self.fail(f"{value!r} is not a number such as {self._example}, from {self._least:g} to {self._most:g}")
         return int(number) if self.name == "size" else number

@@ -58,8 +58,8 @@ class Call:
     def of(cls, scope: Scope, route: str = "unknown", dialect: Dialect = "openai") -> "Call":
         """Return the request of an ASGI scope."""
         headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"")
-        name = given.decode("ascii") if _ID.fullmatch(given) else f"{_PREFIX}-{next(_NUMBERS):x}"
+        own = headers.get(b"x-request-id", b"")
+        name = own.decode("ascii") if _ID.fullmatch(own) else f"{_PREFIX}-{next(_NUMBERS):x}"
         return cls(headers, name, time.monotonic(), route, dialect)
 
     async def outlived(self, work: Coroutine[Any, Any, T]) -> T:

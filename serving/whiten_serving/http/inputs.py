@@ -150,18 +150,18 @@ class Inputs:
         self._cl100k = _cl100k_decoder(Path(file)) if kind == "cl100k" else None
         self._workers = ThreadPoolExecutor(_AT_ONCE, "whiten-unqueued")  # goes on when a request is cancelled
 
-    async def texts(self, given: msgspec.Raw, encoder: Encoder, param: str) -> list[str]:
+    async def texts(self, raw: msgspec.Raw, encoder: Encoder, param: str) -> list[str]:
         """Return the texts of a request. Token ids are turned back into texts in another thread."""
-        self._check_quotes(bytes(given), param)
+        self._check_quotes(bytes(raw), param)
         try:
-            found = parsed(_TEXTS, given, param)
+            items = parsed(_TEXTS, raw, param)
         except ApiError as error:
             wrong = str(error.__cause__)
             if "got `int` - at `$[0]`" not in wrong and "got `array` - at `$[0]`" not in wrong:
                 raise
-            texts = await self._of_ids(given, encoder, param)
+            texts = await self._of_ids(raw, encoder, param)
         else:
-            texts = [found] if isinstance(found, str) else found
+            texts = [items] if isinstance(items, str) else items
         self.check(texts, param)
         return texts
 
@@ -200,11 +200,11 @@ class Inputs:
             message = f"{param} has {count} texts; the limit is {most}: send several requests"
             raise ApiError("too_many_texts", message, param)
 
-    async def _of_ids(self, given: msgspec.Raw, encoder: Encoder, param: str) -> list[str]:
+    async def _of_ids(self, raw: msgspec.Raw, encoder: Encoder, param: str) -> list[str]:
         if self._settings.token_ids == "reject":
             raise ApiError("token_ids", _REMEDY, param)
-        self._check_count(bytes(given).count(b"[") - 1, param)
-        rows: list[Any] = parsed(_IDS, given, param)
+        self._check_count(bytes(raw).count(b"[") - 1, param)
+        rows: list[Any] = parsed(_IDS, raw, param)
         if type(rows[0]) is int:
             rows = [rows]
         if not all(isinstance(row, list) and all(type(one) is int for one in row) for row in rows):

@@ -169,7 +169,7 @@ class DriftWatch:
         if monitor.manifest != model.manifest:
             raise IntegrityError(f"{model.encoder.path}: was replaced while it was opened; open it again")
         traffic, runner = _Traffic(monitor), model.queue.runner
-        self._of = {one: kept for one, kept in self._of.items() if one is not self._names.get(model.name)}
+        self._of = {one: drift for one, drift in self._of.items() if one is not self._names.get(model.name)}
         self._of[runner] = traffic
         self._names[model.name] = runner
 
@@ -180,16 +180,16 @@ class DriftWatch:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges; a model of which fewer than two vectors were seen has none."""
-        found = {name: drift for name, runner in self._names.items() if (drift := self._of[runner].report())}
+        drifts = {name: drift for name, runner in self._names.items() if (drift := self._of[runner].report())}
         for measure, meaning in _MEASURES.items():
             name = "vectors" if measure == "n" else measure
             family = GaugeMetricFamily(f"whiten_drift_{name}", meaning, labels=["model"])
-            for model, drift in found.items():
+            for model, drift in drifts.items():
                 family.add_metric([model], float(getattr(drift, measure)))
             yield family
         meaning = "1 for the verdict of whiten drift on the last texts"
         verdicts = GaugeMetricFamily("whiten_drift_verdict", meaning, labels=["model", "verdict"])
-        for model, drift in found.items():
+        for model, drift in drifts.items():
             verdicts.add_metric([model, drift.verdict], 1.0)
         yield verdicts
 

@@ -76,11 +76,11 @@ class Models:
 
     def named(self, name: str | None) -> ServedModel:
         """Return the model of exactly this name, with or without Ollama's ":latest"."""
-        found = self._served.get(name or "") or self._served.get((name or "").removesuffix(":latest"))
-        if found is None:
+        served = self._served.get(name or "") or self._served.get((name or "").removesuffix(":latest"))
+        if served is None:
             asked = f"there is no model {name[:80]!r}" if name else "the request names no model"
             raise ApiError("model_not_found", f"{asked}; those served are {', '.join(self._served)}", "model")
-        return found
+        return served
 
     @contextmanager
     def using(self, served: ServedModel) -> Iterator[ServedModel]:

@@ -76,9 +76,9 @@ async def embeddings(service: Service, request: Request, call: Call) -> Response
 
 def _context(options: Options | None) -> int | None:
     """Return the length of a context that the options ask for; None if they do not."""
-    given = {name: value for name, value in (options or {}).items() if value is not None}
-    context = given.pop("num_ctx", None)
-    if unknown := [name for name in given if name not in _WITHOUT_EFFECT]:
+    values = {name: value for name, value in (options or {}).items() if value is not None}
+    context = values.pop("num_ctx", None)
+    if unknown := [name for name in values if name not in _WITHOUT_EFFECT]:
         message = f"options.{unknown[0][:80]} is not one that this server understands; leave it out"
         raise ApiError("unknown_field", message, "options")
     if context is not None and (isinstance(context, bool | str | list) or context < 1 or context % 1):

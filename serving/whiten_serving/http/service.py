@@ -77,12 +77,12 @@ class Service:
         """Check all that can be checked before the body is read."""
         if self._keys and not endpoint.open:
             call.client = self._client(call.headers)
-        timeout, given = self.settings.timeout, call.headers.get(b"x-timeout-ms")
-        if given is not None:
-            if not given.isdigit() or len(given) > 12:
-                shown = given[:20].decode("latin-1")
+        timeout, asked = self.settings.timeout, call.headers.get(b"x-timeout-ms")
+        if asked is not None:
+            if not asked.isdigit() or len(asked) > 12:
+                shown = asked[:20].decode("latin-1")
                 raise ApiError("invalid_header", f"x-timeout-ms is {shown!r}; wanted a whole number of milliseconds")
-            timeout = min(timeout, int(given) / 1000)
+            timeout = min(timeout, int(asked) / 1000)
         call.deadline = call.begun + timeout
         if endpoint.method == "POST":
             self.budget.check_room()
@@ -98,12 +98,12 @@ class Service:
         """Return whose `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY` it is, in constant time."""
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         bearer = key.strip() if scheme.lower() == b"bearer" else b""
-        given = bearer or headers.get(b"x-api-key") or headers.get(b"api-key")
-        digest = sha256(given or b"").digest()
+        token = bearer or headers.get(b"x-api-key") or headers.get(b"api-key")
+        digest = sha256(token or b"").digest()
         names = [name for known, name in self._keys if hmac.compare_digest(digest, known)]
         if not names:
             message = "the request's key is not one of this server; check it"
-            if not given:
+            if not token:
                 message = "the request has no key; send the header 'Authorization: Bearer KEY'"
             raise ApiError("invalid_api_key", message, None, {"www-authenticate": "Bearer"})
         return names[0]
@@ -188,8 +188,8 @@ def _prompt(served: ServedModel, wanted: Wanted) -> dict[str, str | None]:
 
 def json_of(value: object) -> bytes:
     """Return a value as JSON; arrays of numpy are lists."""
-    found: bytes = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    return found
+    body: bytes = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return body
 
 
 def answer(body: bytes) -> Response:

@@ -122,8 +122,8 @@ def _cosines(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     rows = vectors.astype(np.float64)
     norms = np.linalg.norm(rows, axis=1)
     products = norms[1:] * norms[0]
-    found = np.divide(rows[1:] @ rows[0], products, out=np.zeros(len(rows) - 1), where=products > 0)
-    clipped: NDArray[np.float32] = np.clip(found, -1, 1).astype(np.float32)
+    cosines = np.divide(rows[1:] @ rows[0], products, out=np.zeros(len(rows) - 1), where=products > 0)
+    clipped: NDArray[np.float32] = np.clip(cosines, -1, 1).astype(np.float32)
     return clipped
 
 
@@ -168,9 +168,9 @@ async def tokenize(service: Service, request: Request, call: Call) -> Response:
     prompt, special = _prompt(served, asked.prompt_name), asked.add_special_tokens
     with service.models.using(served):
         work = service.inputs.worked(lambda text: _tokens(served, prompt + text, special), texts)
-        found = await call.outlived(work)
-    call.tokens = sum(map(len, found))
-    return answer(json_of(found))
+        rows = await call.outlived(work)
+    call.tokens = sum(map(len, rows))
+    return answer(json_of(rows))
 
 
 def _prompt(served: ServedModel, name: str | None) -> str:

@@ -158,10 +158,10 @@ class Coder:
             UsageError: not finite numbers [n, k], or of type int8, uint8 or bool.
         """
         rows = checked_vectors(vectors, self.width, single=True)
-        found = np.empty((len(rows), self.dims), np.float32)
+        decoded = np.empty((len(rows), self.dims), np.float32)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
-            found[start : start + _ROWS_AT_ONCE] = self._coordinates(rows[start : start + _ROWS_AT_ONCE])
-        return found
+            decoded[start : start + _ROWS_AT_ONCE] = self._coordinates(rows[start : start + _ROWS_AT_ONCE])
+        return decoded
 
     def encode_array(self, vectors: ArrayLike) -> Bytes:
         """Code vectors.
@@ -178,10 +178,12 @@ class Coder:
         rows = checked_vectors(vectors, self.width, single=True)
         codes = np.empty((len(rows), self.bytes), np.uint8)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
-            found = self._coordinates(rows[start : start + _ROWS_AT_ONCE])
-            norms = np.linalg.norm(found, axis=1, keepdims=True)
-            found *= np.sqrt(self.dims) / np.where(norms > 0, norms, 1)
-            codes[start : start + len(found)] = pack(nearest_levels(found, self.bits), self.bits, self.bytes)
+            coordinates = self._coordinates(rows[start : start + _ROWS_AT_ONCE])
+            norms = np.linalg.norm(coordinates, axis=1, keepdims=True)
+            coordinates *= np.sqrt(self.dims) / np.where(norms > 0, norms, 1)
+            codes[start : start + len(coordinates)] = pack(
+                nearest_levels(coordinates, self.bits), self.bits, self.bytes
+            )
         return codes
 
     def encode(self, vectors: ArrayLike) -> Codes:
@@ -221,11 +223,11 @@ class Coder:
             UsageError: codes of another coder, or arguments that cannot be used as given.
         """
         count, array, wanted = whole_number("k", k, 1), self._checked(codes), self.transform(queries)
-        found = Nearest.empty(len(wanted))
+        hits = Nearest.empty(len(wanted))
         for start in range(0, len(array), _ROWS_AT_ONCE):
             block = unpack(array[start : start + _ROWS_AT_ONCE], self.bits, self.dims)
-            found = found.add(wanted, block, start, count)
-        return found
+            hits = hits.add(wanted, block, start, count)
+        return hits
 
     def save(self, path: str | Path) -> None:
         """Write the coder as safetensors.
@@ -280,9 +282,9 @@ class Coder:
 
 def _unit_rows(rows: NDArray[np.generic]) -> Float64Array:
     """Return rows divided by their norms, float64 [n, k]; rows of zeros stay."""
-    found = rows.astype(np.float64)
-    largest = np.abs(found).max(axis=1, initial=0, keepdims=True)
-    return unit(found / np.where(largest > 0, largest, 1))  # else squares may overflow
+    exact = rows.astype(np.float64)
+    largest = np.abs(exact).max(axis=1, initial=0, keepdims=True)
+    return unit(exact / np.where(largest > 0, largest, 1))  # else squares may overflow
 
 
 def _check_similarity(manifest: Manifest) -> None:

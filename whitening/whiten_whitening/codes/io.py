@@ -80,12 +80,12 @@ def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, NDArray[Any]], 
     try:
         with safe_open(place, "numpy") as file:
             header = json.loads((file.metadata() or {})[KEY])
-            found, version = header["kind"], header["format"]
+            stated, version = header["kind"], header["format"]
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: holds no {kind} that whiten has saved ({' '.join(str(error).split())})") from None
-    if found != kind:
-        raise DataError(f"{path}: holds {found!r}; wanted a saved {kind}")
+    if stated != kind:
+        raise DataError(f"{path}: holds {stated!r}; wanted a saved {kind}")
     if version != FORMAT:
         raise DataError(
             f"{path}: format {version!r} of {kind}, but this version of whiten reads {FORMAT}; upgrade whiten"

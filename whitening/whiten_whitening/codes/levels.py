@@ -36,13 +36,13 @@ def bits_of(size: int, axes: int) -> Bits:
     return next((bits for bits, share in choices if 8 * size >= bits * share * axes), 1)
 
 
-def unit_moments(found: StoredMap) -> tuple[Float64Array, Float64Array, Float64Array]:
+def unit_moments(stored: StoredMap) -> tuple[Float64Array, Float64Array, Float64Array]:
     """Return mean [k] and covariance [k, k] of a bundle's output y / |y|, and the covariance [d, k] of input and y.
 
     Moments of y / |y| are taken to be those of y / s, where s is the root mean square norm of y.
     """
-    cross = found.covariance @ found.weight
-    mean, covariance = found(found.corpus_mean), found.weight.T @ cross
+    cross = stored.covariance @ stored.weight
+    mean, covariance = stored(stored.corpus_mean), stored.weight.T @ cross
     norm = np.sqrt(np.trace(covariance) + mean @ mean)
     return mean / norm, covariance / norm**2, cross
 
@@ -73,13 +73,13 @@ def rotation(dims: int) -> Float64Array:
     the largest power of two; the signs are bits of SHAKE-256.
     """
     size = 1 << dims.bit_length() - 1
-    found = np.eye(dims)
+    matrix = np.eye(dims)
     for number in range(_ROUNDS):
         digest = hashlib.shake_256(f"0 {dims} {number}".encode()).digest(-(-dims // 8))
-        found *= 1.0 - 2.0 * np.unpackbits(np.frombuffer(digest, np.uint8))[:dims]
+        matrix *= 1.0 - 2.0 * np.unpackbits(np.frombuffer(digest, np.uint8))[:dims]
         part = slice(size) if number % 2 == 0 else slice(dims - size, dims)
-        found[:, part] = _hadamard(found[:, part])
-    return found
+        matrix[:, part] = _hadamard(matrix[:, part])
+    return matrix
 
 
 def _hadamard(rows: Float64Array) -> Float64Array:

@@ -75,10 +75,10 @@ def drift(
     options = SessionOptions(providers or (CPU_PROVIDER,))
     file = Path(input_file)
     if monitor.manifest.input == "vectors" or file.suffix.lower() == ".npy":
-        found, space = read_metadata(file), space_of(monitor.manifest)
-        unwhitened = monitor.manifest.input == "vectors" and (found is None or found.space != space)
+        metadata, space = read_metadata(file), space_of(monitor.manifest)
+        unwhitened = monitor.manifest.input == "vectors" and (metadata is None or metadata.space != space)
         if not unwhitened:
-            _check_own(file, found, space)
+            _check_own(file, metadata, space)
         for rows in read_vectors(file, column):
             monitor.update(rows, unwhitened=unwhitened)
     else:
@@ -92,28 +92,29 @@ def drift(
     sys.exit(EXIT_CODES[report.verdict])
 
 
-def _check_own(file: Path, found: VectorMetadata | None, space: str) -> None:
+def _check_own(file: Path, metadata: VectorMetadata | None, space: str) -> None:
     """Check that a file says that it holds a bundle's own vectors, all coordinates and not normalised."""
-    if found is None:
+    if metadata is None:
         raise UsageError(
             f"'{file}' may hold vectors of any space: {sidecar_of(file)}, which would say so, is missing or of another "
             f"program; embed the texts again with whiten embed, or give the texts"
         )
-    if found.space != space:
+    if metadata.space != space:
         raise UsageError(
-            f"'{file}' holds vectors in space {found.space}, but this bundle's space is {space}; give vectors that it "
-            "has computed, or the texts"
+            f"'{file}' holds vectors in space {metadata.space}, but this bundle's space is {space}; give vectors that "
+            "it has computed, or the texts"
         )
-    if found.truncated_from is not None:
+    if metadata.truncated_from is not None:
         raise UsageError(
-            f"'{file}' holds the first {found.dimension} of {found.truncated_from} coordinates; give all, or the texts"
+            f"'{file}' holds the first {metadata.dimension} of {metadata.truncated_from} coordinates; give all, or "
+            "the texts"
         )
-    if found.vector_type == "int8":
+    if metadata.vector_type == "int8":
         raise UsageError(
             f"'{file}' holds int8 vectors, each with a scale of its own, which do not tell how far from the mean they "
             "were; give the texts"
         )
-    if found.normalized:
+    if metadata.normalized:
         raise UsageError(
             f"'{file}' holds vectors divided by their norms, which do not tell how far from the mean they were; give "
             "the texts"

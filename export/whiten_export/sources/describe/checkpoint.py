@@ -106,9 +106,11 @@ def resolve(model: str, revision: str | None = None, remote_code: bool = False, 
         if revision is not None:
             raise UsageError(f"revision '{revision}' is for the hub, but '{model}' is a local path; leave it out")
         stem = path.resolve().name.split(".")[0] if path.is_file() else path.resolve().name
-        found = _open(model, _directory_name(stem), path, route=route)
+        checkpoint = _open(model, _directory_name(stem), path, route=route)
         if entry is not None:
-            found = replace(found, notes=(f"'{model}' is {path.resolve()} here, not the catalogue's {entry.name}",))
+            checkpoint = replace(
+                checkpoint, notes=(f"'{model}' is {path.resolve()} here, not the catalogue's {entry.name}",)
+            )
     elif entry is not None and entry.source == "vectors":
         raise UsageError(
             f"'{entry.name}' is reached by an API alone; save its vectors and give them with --from-vectors FILE"
@@ -116,16 +118,16 @@ def resolve(model: str, revision: str | None = None, remote_code: bool = False, 
     elif entry is None and not is_hub_id(model):
         raise UsageError(_unknown(model))
     else:
-        found = _from_hub(model, entry, revision, remote_code, route)
-    modules = found.published.files if found.published else ()
-    found = replace(found, weights_sha256=sha256_of([*found.weights, *modules]))
-    pinned = found.entry and found.revision == found.entry.revision and found.entry.weights_sha256
-    if pinned and found.weights_sha256 != pinned:
+        checkpoint = _from_hub(model, entry, revision, remote_code, route)
+    modules = checkpoint.published.files if checkpoint.published else ()
+    checkpoint = replace(checkpoint, weights_sha256=sha256_of([*checkpoint.weights, *modules]))
+    pinned = checkpoint.entry and checkpoint.revision == checkpoint.entry.revision and checkpoint.entry.weights_sha256
+    if pinned and checkpoint.weights_sha256 != pinned:
         raise IntegrityError(
-            f"{found.directory}: weights have SHA-256 {found.weights_sha256}, but the catalogue pins {pinned} for "
-            f"'{model}'; delete the files and fetch them again"
+            f"{checkpoint.directory}: weights have SHA-256 {checkpoint.weights_sha256}, but the catalogue pins "
+            f"{pinned} for '{model}'; delete the files and fetch them again"
         )
-    return found
+    return checkpoint
 
 
 def _is_source(path: Path) -> bool:
@@ -215,21 +217,23 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
         raise UsageError(f"{subject} is no directory here or beside the adapter, and no hub id; correct it there")
     try:
         is_adapter = (place / ADAPTER_CONFIG).is_file()  # one that names itself would never end
-        found = None if is_adapter else resolve(name_of_base, None if place.exists() else revision, remote_code)
+        checkpoint = None if is_adapter else resolve(name_of_base, None if place.exists() else revision, remote_code)
     except WhitenError as error:
         raise type(error)(f"{subject} cannot be had: {error}") from None
-    if found is None or found.kind != "transformers" or found.adapter is not None:
+    if checkpoint is None or checkpoint.kind != "transformers" or checkpoint.adapter is not None:
         raise UsageError(
             f"adapter '{model}' belongs to '{base}', which has no PyTorch weights of its own to merge into"
         )
     if beside is not None:
-        found = replace(found, notes=(f"the model '{base}' that adapter '{model}' belongs to is {beside}, beside it",))
-    origin = found.hub_id or found.name
+        checkpoint = replace(
+            checkpoint, notes=(f"the model '{base}' that adapter '{model}' belongs to is {beside}, beside it",)
+        )
+    origin = checkpoint.hub_id or checkpoint.name
     return replace(
-        found,
+        checkpoint,
         model=model,
         name=name,
-        weights=(*found.weights, weights, adapter / ADAPTER_CONFIG),
+        weights=(*checkpoint.weights, weights, adapter / ADAPTER_CONFIG),
         hub_id=None,
         revision=None,
         entry=None,
@@ -237,7 +241,7 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
         root=None,
         published=None,  # what the base's authors publish is another model
         base_beside=beside,
-        merged_into=f"{origin}@{found.revision}" if found.revision else origin,
+        merged_into=f"{origin}@{checkpoint.revision}" if checkpoint.revision else origin,
     )
 
 

@@ -85,10 +85,10 @@ def _names(hub_id: str, revision: str | None, cached: bool) -> list[str]:
         except HfHubHTTPError:
             pass
     always, never = list(_DESCRIPTIONS), list(_OTHER_FORMATS)  # whether files are missing is asked of these alone
-    found = snapshot_download(
+    snapshot = snapshot_download(
         hub_id, revision=revision, allow_patterns=always, ignore_patterns=never, local_files_only=True
     )
-    folder = Path(found)
+    folder = Path(snapshot)
     return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 

@@ -106,8 +106,8 @@ def read_published(root: Path, route: str | None = None) -> Published:
     if published.layer_pooling is not None and "max" in pooling_modes(published.pooling):
         raise WhitenError(f"{path}: pooling max after WeightedLayerPooling is not supported")
     settings = _settings(root)
-    if (kept := settings.pop("truncate_dim")) is not None:
-        published = replace(published, modules=(*published.modules, Truncate(kept)))
+    if (dimension := settings.pop("truncate_dim")) is not None:
+        published = replace(published, modules=(*published.modules, Truncate(dimension)))
     if published.modules and isinstance(published.modules[-1], Normalize):
         published = replace(published, modules=published.modules[:-1], normalize=True)
     return replace(published, **settings)
@@ -125,17 +125,17 @@ def _steps(root: Path, route: str | None) -> tuple[str | None, list[_Step]]:
         raise WhitenError(f"{path}: names no module; wanted a Transformer and what follows it")
     if route is not None and not any(step.kind in _ROUTERS for step in steps):
         raise UsageError(f"route '{route}' was asked for, but '{root}' has no Router; leave --route out")
-    found: list[_Step] = []
+    modules: list[_Step] = []
     chosen: str | None = None
     for step in steps:
         if step.kind in _ROUTERS:
             chosen, inner = _route(root, step.folder, route)
-            found += inner
+            modules += inner
         else:
-            found.append(step)
-    if not found:
+            modules.append(step)
+    if not modules:
         raise WhitenError(f"{path}: route '{chosen}' has no module")
-    return chosen, found
+    return chosen, modules
 
 
 def _step(root: Path, class_path: Any, folder: str, file: Path) -> _Step:
@@ -268,11 +268,11 @@ def _settings(root: Path) -> dict[str, Any]:
     similarity = "dot" if similarity == "dot_score" else similarity
     if similarity not in get_args(Similarity):
         raise WhitenError(f"{path}: similarity_fn_name is '{similarity}'; wanted {', '.join(get_args(Similarity))}")
-    kept = settings.get("truncate_dim")
-    if kept is not None and (isinstance(kept, bool) or not isinstance(kept, int) or kept < 1):
-        raise WhitenError(f"{path}: truncate_dim is {kept!r}; wanted a whole number of at least 1")
+    dimension = settings.get("truncate_dim")
+    if dimension is not None and (isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1):
+        raise WhitenError(f"{path}: truncate_dim is {dimension!r}; wanted a whole number of at least 1")
     names = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
-    return dict(zip(names, (prompts, default, similarity, kept), strict=True))
+    return dict(zip(names, (prompts, default, similarity, dimension), strict=True))
 
 
 def _named(settings: dict[str, Any], name: str, path: Path) -> dict[str, Any]:

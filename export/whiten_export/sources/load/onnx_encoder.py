@@ -138,9 +138,9 @@ class OnnxEncoder(TokenModel):
                 )
         self._outputs = _layers(session, count)
         if not self._outputs:
-            found = ", ".join(f"{value.name}, {value.type} {value.shape}" for value in session.get_outputs())
+            outputs = ", ".join(f"{value.name}, {value.type} {value.shape}" for value in session.get_outputs())
             raise UsageError(
-                f"{self._path}: gives {found}; wanted {', '.join(_LAST)} or {_LAYER_PREFIX}N, float32 "
+                f"{self._path}: gives {outputs}; wanted {', '.join(_LAST)} or {_LAYER_PREFIX}N, float32 "
                 "[batch_size, sequence_length, d]"
             )
         self.own_outputs = _text_outputs(session)
@@ -183,8 +183,8 @@ class OnnxEncoder(TokenModel):
         session = ForkSafeSession(lambda: create_session(self._path, SessionOptions()))
         inputs = [value.name for value in session.get().get_inputs()]
         ids = (np.asarray([row], np.int64) for row in rows)
-        found = [session.run([output], feed_of(inputs, row, np.ones_like(row)))[0] for row in ids]
-        return np.concatenate(found).astype(np.float64)
+        vectors = [session.run([output], feed_of(inputs, row, np.ones_like(row)))[0] for row in ids]
+        return np.concatenate(vectors).astype(np.float64)
 
 
 class OnnxReference(Reference):
@@ -206,15 +206,15 @@ class OnnxReference(Reference):
 
 def _layers(session: Any, count: int) -> dict[int, str]:
     """Return the names of the outputs that are hidden states, by their layer."""
-    found: dict[int, str] = {}
+    outputs: dict[int, str] = {}
     for value in session.get_outputs():
         if value.type != "tensor(float)" or len(value.shape) != 3:
             continue
         if value.name in _LAST:
-            found.setdefault(count, value.name)
+            outputs.setdefault(count, value.name)
         elif value.name.startswith(_LAYER_PREFIX) and value.name.removeprefix(_LAYER_PREFIX).isdecimal():
-            found[int(value.name.removeprefix(_LAYER_PREFIX))] = value.name
-    return found
+            outputs[int(value.name.removeprefix(_LAYER_PREFIX))] = value.name
+    return outputs
 
 
 def _text_outputs(session: Any) -> tuple[str, ...]:

@@ -239,7 +239,7 @@ def _tokenizer(checkpoint: Checkpoint) -> SourceTokenizer:
     content["post_processor"] = None
 
     def own_ids(texts: Sequence[str], max_length: int) -> list[list[int]]:
-        rows = [found.ids for found in own.encode_batch(list(texts), add_special_tokens=False)]
+        rows = [encoding.ids for encoding in own.encode_batch(list(texts), add_special_tokens=False)]
         return [row[max(0, len(row) - max_length) :] if from_left else row[:max_length] for row in rows]
 
     return SourceTokenizer(

@@ -166,13 +166,13 @@ def _split_final_dots(moses: Any) -> Normalizer:
     """Put a space before a word's final dot, unless it is an abbreviation or the next word begins in lower case."""
     numeric = set(moses.NUMERIC_ONLY_PREFIXES)
     abbreviations = sorted({*moses.NONBREAKING_PREFIXES} - numeric)
-    kept = (
+    abbreviation = (
         rf"(?=[^ ]*[{_char_class(moses.IsAlpha)}])[^ .]*+\.[^ ]++(?<=\.)",
         rf"(?:{_any_of(abbreviations)})\.(?![^ ])",
         rf"(?:{_any_of(sorted(numeric))})\. +[0-9]",
         rf"[^ ]+\. +[{_char_class(moses.IsLower)}]",
     )
-    return _replace(rf"(?<![^ ])(?!{'|'.join(kept)})[^ ]+\K\.(?![^ ])", " .")
+    return _replace(rf"(?<![^ ])(?!{'|'.join(abbreviation)})[^ ]+\K\.(?![^ ])", " .")
 
 
 def _lowercase_and_remove_accents() -> list[Normalizer]:
@@ -229,11 +229,13 @@ def _by_category() -> dict[str, list[str]]:
 
 def _of_category(start: str) -> list[str]:
     """Return the characters whose category begins with `start`."""
-    return [*chain.from_iterable(found for category, found in _by_category().items() if category.startswith(start))]
+    return [*chain.from_iterable(letters for category, letters in _by_category().items() if category.startswith(start))]
 
 
 def _assigned() -> list[str]:
-    return [*chain.from_iterable(found for category, found in _by_category().items() if category not in ("Cn", "Co"))]
+    return [
+        *chain.from_iterable(letters for category, letters in _by_category().items() if category not in ("Cn", "Co"))
+    ]
 
 
 def _spaces() -> list[str]:
