@@ -72,7 +72,7 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.driver is not None:
         lines.append(f"nvidia       {diagnosis.driver.problem or f'driver for CUDA {diagnosis.driver.version}'}")
         known = diagnosis.libraries
-        cuda, cudnn = (f"{name} {known.get(name, 'not diagnosis')}" for name in ("CUDA", "cuDNN"))
+        cuda, cudnn = (f"{name} {known.get(name, 'not found')}" for name in ("CUDA", "cuDNN"))
         lines.append(f"             libraries: {cuda}, {cudnn} (few operators need it)")
         for gpu in diagnosis.driver.gpus:
             lines.append(f"             {gpu.name}, {human_size(gpu.memory)}, compute capability {gpu.capability}")
