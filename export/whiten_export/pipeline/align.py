@@ -67,7 +67,7 @@ def align_with(
         self_recall=measured.self_recall,
         sentences=measured.sentences,
     )
-    said = f"stored vectors of {aligned_to.path} beside new ones: {record.description}"
+    said = f"stored vectors of {aligned_to.path} compared with new ones: {record.description}"
     if record.due:
         report.warn(f"{said}; compute the stored vectors again soon")
     else:

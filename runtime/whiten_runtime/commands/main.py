@@ -59,7 +59,7 @@ class _EntryPoints(Group):
 @option("--debug", is_flag=True, help="Show a traceback when a command fails: whiten --debug COMMAND.")
 @click.version_option(package_name="whiten")
 def whiten(debug: bool) -> None:
-    """Embed sentences without PyTorch, with models exported to ONNX and whitened."""
+    """Embed sentences without PyTorch, with models exported to ONNX."""
 
 
 def main() -> None:
