@@ -56,7 +56,7 @@ RUN = ("bash", "python")
 SECONDS = 600.0
 """Time after which the commands of one guide have failed."""
 
-_FENCE = re.compile(r"^(?:<!-- not run: (.+?) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^(?:\*Not run here: (.+?)\.\*\n\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FIGURE = re.compile(r"\b[0-9a-f]{16,64}\b|-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?: (?:B|kB|MB|GB)\b)?")
 """Hashes, figures and sizes, which may differ from those in a guide."""
 
@@ -67,7 +67,7 @@ class Fence:
 
     language: str  # "bash", "python", "text" or another
     content: str  # the lines between the fences
-    not_run: str | None = None  # the reason in a comment before the block why a test does not run it
+    not_run: str | None = None  # the reason in a line before the block why a test does not run it
 
 
 def fences_of(text: str) -> list[Fence]:

@@ -40,12 +40,14 @@ def test_the_configuration_is_understood() -> None:
     assert models == ["/bundles/minilm-l1-l6-int8"]
 
 
-def test_the_dockerfile(dockerfile: Callable[[Path], Any]) -> None:
-    steps, variables, kept = dockerfile(EXAMPLES / "Dockerfile")
+@pytest.mark.parametrize(("folder", "device"), [("", None), ("gpu", "cuda")])
+def test_the_dockerfile(folder: str, device: str | None, dockerfile: Callable[[Path], Any]) -> None:
+    steps, variables, kept = dockerfile(EXAMPLES / folder / "Dockerfile")
     assert json.loads(dict(steps)["ENTRYPOINT"]) == ["whiten", "serve"]
     named = {name: value for name, value in variables.items() if name.startswith("WHITEN_SERVE_")}
     options, models = resolved([], named)
     assert (options["host"], options["port"]) == ("0.0.0.0", int(dict(steps)["EXPOSE"]))
+    assert named.get("WHITEN_SERVE_DEVICE") == device
     assert models == ["/bundle"]
     project = tomllib.loads((EXAMPLES.parents[1] / "pyproject.toml").read_text("utf-8"))
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
