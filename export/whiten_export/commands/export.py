@@ -27,7 +27,6 @@ _FOR_VECTORS = {
 @command(
     "export",
     section="Make a bundle",
-    context_settings={"help_option_names": ["-h", "--help"]},
     examples=(
         "whiten-export minilm --layers 0,1",
         "whiten-export bert-base --layers 1,12 --precision int8",

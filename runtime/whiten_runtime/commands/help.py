@@ -89,16 +89,22 @@ class Group(Command, click.Group):
         super().format_options(ctx, formatter)
 
 
+HELP = {"help_option_names": ["-h", "--help"]}
+"""Settings of every command, however it is called: click keeps the names of the option at the first call."""
+
+
 def command(name: str | None = None, **attributes: Any) -> Callable[[Callable[..., Any]], Command]:
     """Make a `Command` of a function, as `click.command` does."""
-    return click.command(name, cls=Command, **attributes)
+    return click.command(
+        name, cls=Command, context_settings=HELP | attributes.pop("context_settings", {}), **attributes
+    )
 
 
 def group(
     name: str | None = None, cls: type[Group] = Group, **attributes: Any
 ) -> Callable[[Callable[..., Any]], Group]:
     """Make a `Group` of a function, as `click.group` does."""
-    return click.group(name, cls=cls, **attributes)
+    return click.group(name, cls=cls, context_settings=HELP | attributes.pop("context_settings", {}), **attributes)
 
 
 def _write(formatter: click.HelpFormatter, sections: dict[str, list[tuple[str, str]]], column: int) -> None:

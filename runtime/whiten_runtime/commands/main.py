@@ -49,7 +49,6 @@ class _EntryPoints(Group):
 @group(
     "whiten",
     cls=_EntryPoints,
-    context_settings={"help_option_names": ["-h", "--help"]},
     sections=("Make a bundle", "Embed", "Check", "Evaluate", "Share"),
     examples=(
         "whiten export minilm --layers 0,1",
