@@ -3,7 +3,7 @@
 # ///
 """Store sentences in SQLite, once with float32 vectors and once with int8, and search them with sqlite-vec.
 
-python examples/sqlite_search.py bundles/minilm-l0-l1 --texts FILE "a query"
+python examples/sqlite_search.py bundles/minilm --texts FILE "a query"
 It takes apsw, because the sqlite3 of some Pythons cannot load extensions.
 """
 

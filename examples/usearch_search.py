@@ -3,7 +3,7 @@
 # ///
 """Index sentences with usearch, once with float32 vectors and once with int8, and search them.
 
-python examples/usearch_search.py bundles/minilm-l0-l1 --texts FILE "a query"
+python examples/usearch_search.py bundles/minilm --texts FILE "a query"
 """
 
 import argparse

@@ -76,6 +76,17 @@ def measure_search(folder: Path, hub: Path) -> None:
     write_lines(folder / "relevant.tsv", ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(20))])
 
 
+def whitening_methods(folder: Path, hub: Path) -> None:
+    """Write pairs with scores, a collection in BEIR's layout, and texts."""
+    choose_layers(folder, hub)
+    collection = folder / "cranfield"
+    (collection / "qrels").mkdir(parents=True)
+    measure_search(collection, hub)
+    (collection / "documents.jsonl").rename(collection / "corpus.jsonl")
+    (collection / "relevant.tsv").rename(collection / "qrels" / "dev.tsv")
+    write_lines(folder / "texts.txt", everyday(1600))
+
+
 def refit_keeping_an_index(folder: Path, hub: Path) -> None:
     """Write the texts of an index, and others of today."""
     write_lines(folder / "indexed.txt", everyday(600))
@@ -190,7 +201,7 @@ PAGES: Mapping[str, Page] = {
     "guides/refit": Page(texts, ("minilm-l0-l1",)),
     "guides/speed": Page(bundles=("minilm-l0-l1",)),
     "guides/whitening": Page(texts),
-    "guides/whitening-methods": Page(choose_layers),
+    "guides/whitening-methods": Page(whitening_methods, ("minilm-l0-l1",)),
     "howto/api-vectors": Page(api_vectors),
     "howto/bert-on-my-corpus": Page(bert_on_my_corpus),
     "howto/browser": Page(browser, programs=("node", "npm", "curl")),

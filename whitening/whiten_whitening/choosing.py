@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.records import CandidateRecord
 from whiten_runtime.errors import UsageError
 from whiten_whitening.isotropy import iso_score
+from whiten_whitening.judged import Judged
 from whiten_whitening.maps import ADVISED_RATIO, WARNED_RATIO, Shrinkage, WhiteningMap, WhiteningSpec, whitened
 from whiten_whitening.moments import Float64Array, Keys, Moments, eigh, oas
 from whiten_whitening.similarity import cosines, spearman, unit
@@ -99,42 +101,76 @@ def choose_by_pairs(
     scores: Float64Array,
     dimension: int | None,
     asked: Shrinkage = "none",
+    required: bool = False,
 ) -> Choice:
     """Choose by Spearman's correlation between scores, [n], and cosines of the pairs' vectors, [n, d].
 
-    Among equals, the simplest is chosen, which is tried first. With a `dimension`, no whitening is not tried.
+    Among equals, the simplest is chosen, which is tried first. With a `dimension`, no whitening is not tried; it is
+    not chosen where one is `required`.
     """
-    tried = list(_candidates(fit, first, second, scores, dimension, asked))
-    spec, best = max(tried, key=lambda candidate: candidate[1].spearman)
-    raw = next((f", not whitened {100 * other.spearman:.2f}" for own, other in tried if own is None), "")
-    why = f"best of {len(tried)} on {len(scores):,} pairs (Spearman {100 * best.spearman:.2f}{raw})"
-    return Choice(spec, why, tuple(candidate for _, candidate in tried))
+
+    def score(vectors: Sequence[Float64Array]) -> float:
+        return spearman(cosines(vectors[0], vectors[1]), scores)
+
+    tried = list(_candidates(fit, (first, second), score, dimension, asked))
+    return _best(tried, required, f"{len(scores):,} pairs", "spearman")
+
+
+def choose_by_search(
+    fit: Fit,
+    searches: Sequence[Judged],
+    by_cosine: bool,
+    dimension: int | None,
+    asked: Shrinkage = "none",
+    required: bool = False,
+) -> Choice:
+    """Choose by the mean nDCG@10 of searches, by cosine or else by dot product; otherwise as `choose_by_pairs`."""
+    vectors = [rows for search in searches for rows in (search.queries, search.documents)]
+
+    def score(mapped: Sequence[Float64Array]) -> float:
+        both = zip(searches, mapped[::2], mapped[1::2], strict=True)
+        return float(np.mean([search.ndcg_at_10(asking, found, by_cosine) for search, asking, found in both]))
+
+    tried = list(_candidates(fit, vectors, score, dimension, asked))
+    queries = sum(len(search.queries) for search in searches)
+    return _best(tried, required, f"{queries:,} queries", "ndcg_at_10")
+
+
+Tried = tuple[WhiteningSpec | None, CandidateRecord, float]
+"""A whitening, its record without the score, and the score, at most 1."""
+
+_MEASURES = {"spearman": "Spearman", "ndcg_at_10": "nDCG@10"}
+"""Names of measures, by their fields of a candidate's record."""
+
+
+def _best(tried: Sequence[Tried], required: bool, of: str, measure: str) -> Choice:
+    allowed = [candidate for candidate in tried if candidate[0] is not None or not required]
+    spec, _, best = max(allowed, key=lambda candidate: candidate[2])
+    raw = next((f", not whitened {100 * score:.2f}" for own, _, score in tried if own is None), "")
+    why = f"best of {len(tried)} on {of} ({_MEASURES[measure]} {100 * best:.2f}{raw})"
+    return Choice(spec, why, tuple(msgspec.structs.replace(record, **{measure: score}) for _, record, score in tried))
 
 
 def _candidates(
     fit: Fit,
-    first: Float64Array,
-    second: Float64Array,
-    scores: Float64Array,
+    vectors: Sequence[Float64Array],
+    score: Callable[[Sequence[Float64Array]], float],
     dimension: int | None,
     asked: Shrinkage,
-) -> Iterator[tuple[WhiteningSpec | None, CandidateRecord]]:
-    width = first.shape[1]
+) -> Iterator[Tried]:
+    width = vectors[0].shape[1]
     if dimension is None:
-        similarities = cosines(*(whitened(vectors, fit(None)) for vectors in (first, second)))
-        yield (
-            None,
-            CandidateRecord(whitening="none", beta=None, dimension=width, spearman=spearman(similarities, scores)),
-        )
+        unwhitened = fit(None)
+        record = CandidateRecord(whitening="none", beta=None, dimension=width)
+        yield None, record, score([whitened(rows, unwhitened) for rows in vectors])
     dimensions = (
         [dimension] if dimension else sorted({max(1, round(width * part)) for part in _FRACTIONS}, reverse=True)
     )
     for spec in _specs(asked, width - (dimension or 1)):
         fitted = fit(spec)
-        white = [whitened(vectors, fitted) for vectors in (first, second)]
+        white = [whitened(rows, fitted) for rows in vectors]
         whole = white[0].shape[1]
         for k in dict.fromkeys(min(k, whole) for k in dimensions):  # columns are nested
-            similarities = cosines(white[0][:, :k], white[1][:, :k])
             weight = 0.0 if fitted is None else fitted.alpha
             yield (
                 replace(spec, dimension=k if dimension or k < whole else None),
@@ -144,8 +180,8 @@ def _candidates(
                     shrinkage=weight,
                     common_components=spec.common_components,
                     dimension=k,
-                    spearman=spearman(similarities, scores),
                 ),
+                score([rows[:, :k] for rows in white]),
             )
 
 

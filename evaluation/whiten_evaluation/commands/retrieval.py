@@ -13,11 +13,11 @@ from whiten_evaluation.commands.options import (
 )
 from whiten_evaluation.embedding import WhiteningSource, open_embedder
 from whiten_evaluation.tasks.retrieval import MEASURES, RetrievalScore, Row, score_rows, search, storages
-from whiten_evaluation.tasks.retrieval_files import Collection, read_collection, read_collections
 from whiten_evaluation.tasks.sts import LEVEL
 from whiten_runtime.commands.console import one_line_errors
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError, needing
+from whiten_runtime.files.collections import Collection, read_collection, read_collections
 
 _FILE = click.Path(path_type=Path)
 TYPES = ("int8", "binary")

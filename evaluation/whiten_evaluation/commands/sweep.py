@@ -9,7 +9,6 @@ import click
 import msgspec
 
 from whiten_evaluation.commands.options import data_option, tasks_option
-from whiten_evaluation.tasks.retrieval_files import has_collections, read_collections
 from whiten_evaluation.tasks.sts_files import parse_tasks, read_sts
 from whiten_export.sources.layers import parse_numbers
 from whiten_export.writing.staging import Kind, check_place, staged
@@ -25,6 +24,7 @@ from whiten_runtime.commands.console import (
 )
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError, needing
+from whiten_runtime.files.collections import has_collections, read_collections
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
 

@@ -9,8 +9,8 @@ from whiten_evaluation.sweep.result import SearchScore
 from whiten_evaluation.sweep.scoring import Combination, Float32Array, LayerMoments, whitener
 from whiten_evaluation.sweep.search import of_sizes
 from whiten_evaluation.tasks.retrieval import MEASURES, Storage, measured, nearest
-from whiten_evaluation.tasks.retrieval_files import Collection
 from whiten_runtime.bundle.records import Pooling
+from whiten_runtime.files.collections import Collection
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import SOFT_WEIGHT
 

@@ -13,13 +13,13 @@ from whiten_evaluation.sweep.layers import embed_layers, open_graph
 from whiten_evaluation.sweep.result import Best, Score, Sweep
 from whiten_evaluation.sweep.retrieval import score_search, texts_of
 from whiten_evaluation.sweep.search import Search
-from whiten_evaluation.tasks.retrieval_files import Collection
 from whiten_evaluation.tasks.sts_files import StsData
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.layers import resolve_layers
 from whiten_export.sources.opening import choose_max_seq_length, open_model
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import UsageError
+from whiten_runtime.files.collections import Collection
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, builtin_sentences
 from whiten_runtime.ort.processor import default_threads
 from whiten_runtime.ort.session import SessionOptions

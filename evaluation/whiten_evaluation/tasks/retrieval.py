@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_evaluation.embedding import WhiteningSource, check_fit
-from whiten_evaluation.tasks.retrieval_files import Collection
 from whiten_evaluation.tasks.sts import RESAMPLES, Difference, Interval, difference_of, interval
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.errors import BundleError, UsageError
-from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts
+from whiten_runtime.files.collections import Collection
+from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts, searched_by_cosine
 from whiten_runtime.inference.vectors import Nearest
 from whiten_whitening.codes.coder import Coder
 from whiten_whitening.maps import WhiteningMap, fit_map, fit_sif, whitened
@@ -144,12 +144,10 @@ def _by_cosine(bundle: Path, manifest: Manifest, whitening: WhiteningSource) -> 
     """Return whether vectors are compared by cosine, or else by dot product."""
     if manifest.route is not None:
         raise BundleError(f"{bundle}: holds the route {manifest.route} only; search needs queries and documents")
-    similarity = manifest.similarity_fn_name
-    if whitening.fitted or manifest.normalize or similarity == "cosine":
-        return True
-    if similarity == "dot":
-        return False
-    raise BundleError(f"{bundle}: compares vectors by {similarity}; search is scored by cosine or dot product")
+    try:
+        return searched_by_cosine(manifest.similarity_fn_name, manifest.normalize or whitening.fitted)
+    except UsageError as error:
+        raise BundleError(f"{bundle}: {error}") from None
 
 
 def _blocks(texts: Sequence[str]) -> Iterator[Sequence[str]]:

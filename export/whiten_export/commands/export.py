@@ -109,11 +109,7 @@ _FOR_VECTORS = {
 )
 @shared.beta_option
 @shared.shrinkage_option
-@option(
-    "--dev",
-    metavar="FILE",
-    help="Pairs with scores by which --whitening auto decides. Their columns are sentence1, sentence2 and score.",
-)
+@shared.dev_option
 @option(
     "--align-to",
     type=click.Path(),

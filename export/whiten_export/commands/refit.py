@@ -160,6 +160,7 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @shared.dim_option
 @shared.beta_option
 @shared.shrinkage_option
+@shared.dev_option
 @option(
     "--align-to",
     type=click.Path(),
@@ -199,6 +200,7 @@ def refit(
     dim: int | None,
     beta: float,
     shrinkage: str,
+    dev: str | None,
     out: Path,
     align_to: str | None,
     all_sentences: bool,
@@ -225,6 +227,7 @@ def refit(
         column=column,
         max_sentences=max_sentences,
         all_sentences=all_sentences,
+        dev=dev,
     )
     recipe = replace(recipe, whitening=whitening or recipe.usual_whitening)
     with needing("refit"):
@@ -236,7 +239,9 @@ def refit(
     options = SessionOptions(providers or (CPU_PROVIDER,))
     path = locate_bundle(bundle)
     if align_to is not None:
-        align_refit(align_to, read_manifest(path), recipe.spec or WhiteningSpec(dimension=dim))
+        aligned_to, _ = align_refit(align_to, read_manifest(path), recipe.spec or WhiteningSpec(dimension=dim))
+        if dev is not None:  # what is chosen has as many dimensions
+            recipe = replace(recipe, dim=aligned_to.manifest.dimension)
     statistics, spec, choice = fit_or_load_statistics(path, recipe, stats, options, reporter)
     result = write_refit(
         bundle,

@@ -31,6 +31,12 @@ shrinkage_option = option(
     metavar="none|ledoit-wolf|oas|A",
     help="Shrink the covariance. A is a weight from 0 to 1. [default: chosen by auto]",
 )
+dev_option = option(
+    "--dev",
+    metavar="PATH",
+    help="Let --whitening auto choose by it. A folder of collections in BEIR's layout: by nDCG@10 of their search. "
+    "A file of pairs, sentence1, sentence2 and score: by Spearman's correlation.",
+)
 force_option = option("--force", is_flag=True, help="Replace a bundle that is already there.")
 
 _SCORES = 2

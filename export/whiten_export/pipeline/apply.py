@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from whiten_export.corpus.development import Development, check_searched, read_development
 from whiten_export.pipeline.align import Aligned, open_aligned
 from whiten_export.pipeline.recipe import Recipe, bundle_name, check_similarity
 from whiten_export.sources.describe.checkpoint import resolve
@@ -16,7 +17,6 @@ from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import ChoiceRecord, Source, pooling_modes
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
-from whiten_runtime.files.pairs import Pairs, read_pairs
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import TUNED
 from whiten_whitening.maps import check_for_sif, check_sample_count
@@ -32,7 +32,7 @@ class Fit:
     recipe: Recipe  # the choices, complete; its whitening is a method or "auto", or None for a sif without whitening
     corpus: Corpus  # sentences to fit on
     sentences: int  # number of sentences of the corpus
-    pairs: Pairs | None = None  # pairs with scores by which "auto" chooses
+    development: Development | None = None  # pairs with scores, or collections, by which "auto" chooses
     aligned_to: Aligned | None = None  # bundle whose stored vectors are to stay usable
 
 
@@ -112,16 +112,17 @@ def apply(recipe: Recipe, source: TokenModel, report: Reporter) -> tuple[Manifes
     aligned_to = None if recipe.align_to is None else open_aligned(recipe.align_to)
     if aligned_to is not None:
         recipe, manifest = _as_aligned(recipe, manifest, aligned_to)
-    pairs = None if recipe.dev is None else read_pairs(Path(recipe.dev))
+    development = None if recipe.dev is None else read_development(Path(recipe.dev), report)
+    check_searched(development, manifest, bool(recipe.normalize))
     tuned = is_tuned(manifest.source, manifest.layers)
-    if tuned and recipe.whitening == "auto" and (recipe.dim, pairs, aligned_to) == (None, None, None):
+    if tuned and recipe.whitening == "auto" and (recipe.dim, recipe.dev, aligned_to) == (None, None, None):
         if unused := [name for name in _FOR_FITTING if getattr(recipe, name) not in (None, "none", 0)]:
             raise UsageError(f"{unused[0].replace('_', '-')} was given, but nothing is fitted: {TUNED.why}")
         recipe = dataclasses.replace(recipe, whitening=None, outputs="whitened")
         manifest = msgspec.structs.replace(manifest, choice=ChoiceRecord(why=TUNED.why))
     if left := _left_out(recipe, source, manifest):
         report.stage(f"left out, as made for the model's own layer and pooling: {', '.join(left)}")
-    fit = _fit(recipe, pairs, aligned_to)
+    fit = _fit(recipe, development, aligned_to)
     _check_matryoshka(recipe, source, manifest, fit)
     if fit is not None and (spec := fit.recipe.spec) is not None:
         check_sample_count(fit.sentences, manifest.unwhitened_width, spec)
@@ -203,11 +204,11 @@ def _left_out(recipe: Recipe, source: TokenModel, manifest: Manifest) -> list[st
     return [*map(str, own.modules), *(["Normalize"] if own.normalize and not scaled else [])]
 
 
-def _fit(recipe: Recipe, pairs: Pairs | None, aligned_to: Aligned | None) -> Fit | None:
+def _fit(recipe: Recipe, development: Development | None, aligned_to: Aligned | None) -> Fit | None:
     if not recipe.fits:
         return None
     corpus = Corpus(recipe.sources, recipe.column, recipe.max_sentences)
-    return Fit(recipe, corpus, corpus.count(), pairs, aligned_to)
+    return Fit(recipe, corpus, corpus.count(), development, aligned_to)
 
 
 def _check_matryoshka(recipe: Recipe, source: TokenModel, manifest: Manifest, fit: Fit | None) -> None:

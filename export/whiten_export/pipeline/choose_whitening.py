@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import tokenizers
 
+from whiten_export.corpus.development import choice_record, chooser
 from whiten_export.corpus.statistics import (
     Statistics,
-    embed_float64,
     fit,
     fit_corpus,
     fit_until_settled,
@@ -21,12 +21,11 @@ from whiten_export.pipeline.tools import Tools
 from whiten_export.pipeline.whitening_record import with_whitening
 from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import ChoiceRecord
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.choosing import Choice, choose_by_pairs, choose_by_rules, soft_weight
+from whiten_whitening.choosing import Choice, choose_by_rules, soft_weight
 from whiten_whitening.maps import ADVISED_RATIO, WhiteningMap
 from whiten_whitening.moments import Moments
 
@@ -41,7 +40,7 @@ def fit_whitening(manifest: Manifest, graph: Path, tools: Tools) -> tuple[Manife
     """Set the whitening of a draft, and return its map, fitted on the vectors that a graph computes; None for none."""
     if (fit_for := tools.fit) is None:
         return manifest, None
-    recipe, report, pairs, sif = fit_for.recipe, tools.report, fit_for.pairs, manifest.pooling == "sif"
+    recipe, report, sif = fit_for.recipe, tools.report, manifest.pooling == "sif"
     whole = recipe.all_sentences or recipe.max_sentences is not None
     report.stage(f"fitting on {fit_for.sentences:,} sentences{'' if whole else ' at most'}")
     if BUILTIN_CORPUS in recipe.sources and is_multilingual(tools.source.tokenizer.json):
@@ -50,7 +49,7 @@ def fit_whitening(manifest: Manifest, graph: Path, tools: Tools) -> tuple[Manife
         )
     choice = None
     with tools.embedder(manifest, graph, UNWHITENED_OUTPUT) as embedder:
-        choose = _chooser(manifest, fit_for, embedder) if recipe.whitening == "auto" else None
+        choose = _chooser(manifest, fit_for, embedder, report) if recipe.whitening == "auto" else None
         with report.bar("sentences", fit_for.sentences) as bar:
             if recipe.all_sentences:
                 statistics = fit_corpus(fit_for.corpus, embedder, bar)
@@ -61,8 +60,7 @@ def fit_whitening(manifest: Manifest, graph: Path, tools: Tools) -> tuple[Manife
     if choose:
         choice = choose(statistics.moments)
         spec = choice.spec
-        record = ChoiceRecord(why=choice.why, pairs=pairs.record if pairs else None, candidates=choice.candidates)
-        manifest = msgspec.structs.replace(manifest, choice=record)
+        manifest = msgspec.structs.replace(manifest, choice=choice_record(choice, fit_for.development))
     fitted = fit(statistics.moments, spec, sif)
     if fitted is None:
         if fit_for.aligned_to is not None:
@@ -109,16 +107,13 @@ def warn_of_rank(fitted: WhiteningMap, report: Reporter) -> None:
         report.warn(f"only {fitted.rank} of {dimension} dimensions carry something; the others come out near 0")
 
 
-def _chooser(manifest: Manifest, fit_for: Fit, embedder: Embedder) -> Callable[[Moments], Choice]:
-    """Return the function that chooses a whitening for moments; the pairs are embedded once."""
-    recipe, pairs, sif = fit_for.recipe, fit_for.pairs, manifest.pooling == "sif"
-    if pairs is None:
+def _chooser(manifest: Manifest, fit_for: Fit, embedder: Embedder, report: Reporter) -> Callable[[Moments], Choice]:
+    """Return the function that chooses a whitening for moments."""
+    recipe, development = fit_for.recipe, fit_for.development
+    if development is None:
         kinds = None if BUILTIN_CORPUS in recipe.sources else kind_moments(embedder)
         return lambda moments: _choose_by_kinds(moments, recipe, manifest, kinds)
-    first, second = (embed_float64(texts, embedder) for texts in (pairs.first, pairs.second))
-    return lambda moments: choose_by_pairs(
-        lambda spec: fit(moments, spec, sif), first, second, pairs.scores, recipe.dim, recipe.shrinkage
-    )
+    return chooser(development, manifest, bool(recipe.normalize), embedder, recipe.dim, recipe.shrinkage, report)
 
 
 def _choose_by_kinds(

@@ -41,7 +41,7 @@ class Recipe:
         dim: number of leading whitened dimensions to keep; None for all.
         beta: exponent; 1 whitens, 0 centres; see `WhiteningSpec`.
         shrinkage: shrinkage of the covariance: "none", "ledoit-wolf", "oas", or a number from 0 to 1.
-        dev: file of pairs with scores by which "auto" chooses.
+        dev: what "auto" chooses by: a file of pairs with scores, or a folder of collections to search.
         corpus: files of sentences to fit the whitening on, or "builtin:english-1", which is the default.
         column: column or key of the text in those files.
         max_sentences: maximum number of sentences of the corpus to use, spread over it.

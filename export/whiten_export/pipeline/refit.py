@@ -1,11 +1,12 @@
 """Give a bundle another whitening without PyTorch: its graph computes the vectors, and only the head is replaced."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 
 import msgspec
 
+from whiten_export.corpus.development import check_searched, choice_record, chooser, read_development
 from whiten_export.corpus.statistics import (
     Origin,
     SpecOf,
@@ -101,6 +102,17 @@ def fit_or_load_statistics(
     """
     manifest = read_manifest(path)
 
+    development = None if recipe.dev is None else read_development(Path(recipe.dev), reporter)
+    check_searched(development, manifest, manifest.normalize)
+
+    @cache
+    def chosen_by() -> Callable[[Moments], Choice]:
+        assert development is not None
+        _, embedder = load_bundle(path, options, output=unwhitened_output(manifest))
+        with embedder:
+            chosen = recipe.dim, recipe.shrinkage, reporter
+            return chooser(development, manifest, manifest.normalize, embedder, *chosen, required=True)
+
     @cache
     def kinds() -> Mapping[str, Moments] | None:
         if stats is not None or BUILTIN_CORPUS in recipe.sources:
@@ -110,6 +122,8 @@ def fit_or_load_statistics(
             return kind_moments(embedder)
 
     def choose(moments: Moments) -> Choice:
+        if development is not None:
+            return chosen_by()(moments)
         return by_rules(moments, recipe, manifest, soft_weight(moments, kinds()))
 
     if stats is not None:
@@ -121,8 +135,8 @@ def fit_or_load_statistics(
     if recipe.spec is not None:
         return statistics, recipe.spec, None
     choice = choose(statistics.moments)
-    assert choice.spec is not None  # the rules always give a map
-    return statistics, choice.spec, ChoiceRecord(why=choice.why)
+    assert choice.spec is not None  # a refit always has a map
+    return statistics, choice.spec, choice_record(choice, development)
 
 
 def load_fitting(path: Path, manifest: Manifest, reporter: Reporter) -> Statistics:

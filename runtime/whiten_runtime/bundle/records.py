@@ -187,8 +187,10 @@ class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     common_components: int = 0
     """Number of directions of the largest variance that are removed."""
     dimension: int
-    spearman: float
-    """Spearman's rho between cosines and scores."""
+    spearman: float | msgspec.UnsetType = msgspec.UNSET
+    """Spearman's rho between cosines and scores; absent where documents are searched."""
+    ndcg_at_10: float | msgspec.UnsetType = msgspec.UNSET
+    """nDCG@10 of the search, the mean over queries and then over collections; absent where pairs decide."""
 
 
 class ChoiceRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -197,6 +199,8 @@ class ChoiceRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     why: str
     pairs: CorpusRecord | None = None
     """Pairs with scores that the choice was made on; `sentences` counts the pairs."""
+    collections: tuple[CorpusRecord, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Collections whose search the choice was made on; `sentences` counts the queries. Absent where there are none."""
     candidates: tuple[CandidateRecord, ...] = ()
 
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.ranges import OutputMoments, as_int8
-from whiten_runtime.bundle.records import VectorPrecision
+from whiten_runtime.bundle.records import Similarity, VectorPrecision
 from whiten_runtime.errors import UsageError, whole_number
 from whiten_runtime.inference.vectors import Quantizer, check_computed, unit
 
@@ -62,6 +62,15 @@ class Prompts:
             return self.resolve(named)
         default = self.resolve()
         return default if TEXT in default else ""
+
+
+def searched_by_cosine(similarity: Similarity, normalize: bool) -> bool:
+    """Return whether a search compares vectors of a similarity by cosine, or else by dot product."""
+    if normalize or similarity == "cosine":
+        return True
+    if similarity == "dot":
+        return False
+    raise UsageError(f"compares vectors by {similarity}; search is scored by cosine or dot product")
 
 
 def with_prompt(prompt: str, texts: Sequence[str]) -> Sequence[str]:

@@ -28,9 +28,9 @@ from whiten_evaluation.tasks.retrieval import (
     search,
     storages,
 )
-from whiten_evaluation.tasks.retrieval_files import Collection
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import BundleError
+from whiten_runtime.files.collections import Collection
 from whiten_runtime.inference.vectors import Nearest
 
 WHOLE = [Storage("float32", lambda width: 4 * width)]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from whiten_evaluation.tasks.retrieval_files import read_collection, read_collections
 from whiten_runtime.errors import WhitenError
+from whiten_runtime.files.collections import read_collection, read_collections
 
 DOCUMENTS = {"d1": ("Wings", "of a plane"), "d2": ("", "a text"), "d3": ("Only a title", "")}
 QUERIES = {"q1": "how do wings work", "q2": "unjudged", "q3": "of no use"}

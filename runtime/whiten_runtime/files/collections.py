@@ -1,10 +1,13 @@
 """Read collections to search: documents, queries, and judgements of which document answers which query."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.folders import files_below
 from whiten_runtime.files.records import (
@@ -35,6 +38,7 @@ class Collection:
         queries: texts by id, of the queries that have a relevant document.
         relevant: grades of relevant documents, 1 or higher, by query and document.
         unjudged: number of queries that are left out, because no document is relevant to them.
+        judgements: name of the file of judgements.
     """
 
     name: str
@@ -42,11 +46,20 @@ class Collection:
     queries: Mapping[str, str]
     relevant: Mapping[str, Mapping[str, int]]
     unjudged: int
+    judgements: str = ""
 
     @property
     def empty(self) -> int:
         """Return the number of documents without a text."""
         return sum(not text for text in self.documents.values())
+
+    @property
+    def record(self) -> CorpusRecord:
+        """Return the name, the SHA-256 and the number of queries."""
+        relevant = [(query, sorted(own.items())) for query, own in sorted(self.relevant.items())]
+        content = sorted(self.documents.items()), sorted(self.queries.items()), relevant
+        digest = hashlib.sha256(json.dumps(content).encode())
+        return CorpusRecord(name=self.name, sha256=digest.hexdigest(), sentences=len(self.queries))
 
 
 def has_collections(folder: Path) -> bool:
@@ -61,10 +74,10 @@ def _corpora(folder: Path) -> list[Path]:
     return sorted(path for path in files_below(folder, (".",)) if path.name == "corpus.jsonl")
 
 
-def read_collections(folder: Path, split: str) -> list[Collection]:
+def read_collections(folder: Path, split: str | None) -> list[Collection]:
     """Read the collections of a folder in the layout of BEIR (Thakur et al. 2021): itself, or folders in it.
 
-    Each has `corpus.jsonl`, `queries.jsonl` and `qrels/SPLIT.tsv`.
+    Each has `corpus.jsonl`, `queries.jsonl` and `qrels/SPLIT.tsv`; without a split, `qrels/dev.tsv` or the only file.
 
     Raises:
         UsageError: there is no collection, or one without judgements of this split.
@@ -79,10 +92,15 @@ def read_collections(folder: Path, split: str) -> list[Collection]:
     return [_read_folder(corpus.parent, split) for corpus in corpora]
 
 
-def _read_folder(folder: Path, split: str) -> Collection:
+def _read_folder(folder: Path, split: str | None) -> Collection:
+    stems = sorted(path.stem for path in (folder / "qrels").glob("*.tsv"))
+    others = ", ".join(stems) or "none"
+    if split is None:
+        split = stems[0] if len(stems) == 1 else "dev"
+        if split not in stems:
+            raise UsageError(f"'{folder}/qrels' has no dev.tsv to choose by, and other splits: {others}; add dev.tsv")
     judgements = folder / "qrels" / f"{split}.tsv"
     if not judgements.is_file():
-        others = ", ".join(sorted(path.stem for path in (folder / "qrels").glob("*.tsv"))) or "none"
         raise UsageError(f"'{judgements}' is not a file; the splits that have judgements are: {others} (--split)")
     return read_collection(folder / "queries.jsonl", folder / "corpus.jsonl", judgements, folder.resolve().name)
 
@@ -118,7 +136,7 @@ def read_collection(queries: Path, documents: Path, relevant: Path, name: str | 
     if not positive:
         raise DataError(f"{relevant}: no document is relevant to any query; wanted grades of 1 or higher")
     asked = {query: questions[query] for query in questions if query in positive}
-    return Collection(name or relevant.stem, texts, asked, positive, len(questions) - len(asked))
+    return Collection(name or relevant.stem, texts, asked, positive, len(questions) - len(asked), relevant.name)
 
 
 def _read_texts(path: Path) -> dict[str, str]:
@@ -171,10 +189,6 @@ def _rows(path: Path, names: Sequence[Sequence[str]], wanted: str) -> Iterator[t
             yield from parse_records(records, str(path), read)
     except OSError as error:
         raise UsageError(f"'{path}' cannot be read ({error.strerror}); {wanted}") from None
-
-
-def _object_reader(names: Sequence[Sequence[str]]) -> Callable[[int, list[bytes]], list[str | None] | None]:
-    return lambda row, lines: _of_object(value_of(lines[0], row), names)
 
 
 def _of_object(value: str | dict[str, Any] | None, names: Sequence[Sequence[str]]) -> list[str | None] | None:

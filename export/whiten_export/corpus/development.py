@@ -1,0 +1,110 @@
+"""Read what `--dev` names, pairs with scores or collections to search, and choose a whitening by it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from whiten_export.corpus.statistics import embed_float64, fit
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.records import ChoiceRecord
+from whiten_runtime.errors import UsageError
+from whiten_runtime.files.collections import Collection, has_collections, read_collections
+from whiten_runtime.files.pairs import Pairs, read_pairs
+from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts, searched_by_cosine
+from whiten_runtime.reporter import Reporter
+from whiten_whitening.choosing import Choice, choose_by_pairs, choose_by_search
+from whiten_whitening.judged import Judged
+from whiten_whitening.maps import Shrinkage
+from whiten_whitening.moments import Float64Array, Moments
+
+Development = Pairs | tuple[Collection, ...]
+
+_PAIRS = (".csv", ".jsonl", ".tsv")
+_COLLECTION = ("corpus.jsonl", "queries.jsonl")
+_WANTED = "wanted a file of pairs with scores, or a folder in BEIR's layout: corpus.jsonl, queries.jsonl, qrels/"
+
+
+def read_development(path: Path, report: Reporter) -> Development:
+    """Read the collections in a folder, else its file of pairs; or a file of pairs. Report what is used."""
+    if not path.is_dir():
+        return read_pairs(path)
+    files = sorted(file for file in path.iterdir() if file.suffix in _PAIRS and file.name not in _COLLECTION)
+    if has_collections(path):
+        collections = tuple(read_collections(path, None))
+        for one in collections:
+            size = f"{len(one.queries):,} queries, {len(one.documents):,} documents"
+            report.stage(f"choosing by search of {one.name}: {size}, qrels/{one.judgements}")
+        if files:
+            report.stage(f"{files[0]} is not used; to choose by pairs with scores, pass --dev {files[0]}")
+        return collections
+    if len(files) != 1:
+        holds = f"holds {', '.join(file.name for file in files):.80}" if files else "holds no data"
+        raise UsageError(f"dev '{path}' {holds}; {_WANTED}")
+    report.stage(f"choosing by the pairs of {files[0]}")
+    return read_pairs(files[0])
+
+
+def check_searched(development: Development | None, manifest: Manifest, normalize: bool) -> None:
+    """Check that a search by a draft's vectors can be scored, if it is to be."""
+    if not isinstance(development, tuple):
+        return
+    if manifest.route is not None:
+        raise UsageError(f"the model has the route {manifest.route} only, but a search needs queries and documents")
+    try:
+        searched_by_cosine(manifest.similarity_fn_name, normalize)
+    except UsageError as error:
+        raise UsageError(f"the model {error}; choose by pairs (--dev FILE), or name a whitening") from None
+
+
+def chooser(
+    development: Development,
+    manifest: Manifest,
+    normalize: bool,
+    embedder: Embedder,
+    dimension: int | None,
+    shrinkage: Shrinkage,
+    report: Reporter,
+    required: bool = False,
+) -> Callable[[Moments], Choice]:
+    """Return the function that chooses a whitening for moments; the texts are embedded once, here."""
+    sif = manifest.pooling == "sif"
+    if isinstance(development, Pairs):
+        pairs = development
+        first, second = (embed_float64(texts, embedder) for texts in (pairs.first, pairs.second))
+        return lambda moments: choose_by_pairs(
+            lambda spec: fit(moments, spec, sif), first, second, pairs.scores, dimension, shrinkage, required
+        )
+    by_cosine = searched_by_cosine(manifest.similarity_fn_name, normalize)
+    prompts = Prompts.of(manifest)
+    with report.bar("texts", sum(len(one.queries) + len(one.documents) for one in development)) as advance:
+
+        def embed(texts: Sequence[str], prompt: str) -> Float64Array:
+            options = replace(embedder.options, prompt=prompt, finite=True)
+            return embedder.embed(texts, options, advance).astype("float64")
+
+        searches = [_judged(one, embed, prompts) for one in development]
+    return lambda moments: choose_by_search(
+        lambda spec: fit(moments, spec, sif), searches, by_cosine, dimension, shrinkage, required
+    )
+
+
+def _judged(collection: Collection, embed: Callable[[Sequence[str], str], Float64Array], prompts: Prompts) -> Judged:
+    names = sorted(collection.documents)  # of equally near ones, the first id is found first
+    rows = {name: row for row, name in enumerate(names)}
+    return Judged(
+        embed(list(collection.queries.values()), prompts.for_task(*QUERY)),
+        embed([collection.documents[name] for name in names], prompts.for_task(*DOCUMENT)),
+        tuple(
+            {rows[name]: grade for name, grade in collection.relevant[query].items()} for query in collection.queries
+        ),
+    )
+
+
+def choice_record(choice: Choice, development: Development | None) -> ChoiceRecord:
+    """Describe a choice, and what it was made on."""
+    if isinstance(development, tuple):
+        records = tuple(one.record for one in development)
+        return ChoiceRecord(why=choice.why, collections=records, candidates=choice.candidates)
+    pairs = None if development is None else development.record
+    return ChoiceRecord(why=choice.why, pairs=pairs, candidates=choice.candidates)

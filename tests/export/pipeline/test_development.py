@@ -1,0 +1,197 @@
+"""Choose the whitening of an export or a refit by searching collections."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.cli import ok, refused
+from support.corpus import sentences
+from support.vectors import anisotropic
+from whiten import Encoder
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_whitening.choosing import Choice, choose_by_search
+from whiten_whitening.judged import Judged
+from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map
+from whiten_whitening.moments import Moments
+
+DOCUMENTS, QUERIES = 120, 30
+
+
+def write_collection(folder: Path, split: str = "dev") -> Path:
+    """Write documents, and queries of half of a document's words."""
+    (folder / "qrels").mkdir(parents=True)
+    texts = sentences(DOCUMENTS)
+    corpus = [{"_id": f"d{n:03}", "title": "", "text": text} for n, text in enumerate(texts)]
+    queries = [{"_id": f"q{n}", "text": " ".join(texts[n].split()[::2])} for n in range(QUERIES)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus), "utf-8")
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries), "utf-8")
+    lines = ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n:03}\t1" for n in range(QUERIES))]
+    (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    write_collection(tmp_path / "data" / "one")
+    write_collection(tmp_path / "data" / "two", "test")
+    return tmp_path / "data"
+
+
+def made_search(kind: str) -> Choice:
+    """Choose for queries that are near their documents after one of the whitenings, and hidden before it."""
+    vectors = anisotropic(3000, 16)
+    moments = Moments.of(vectors)
+
+    def fit(spec: WhiteningSpec | None) -> WhiteningMap | None:
+        return None if spec is None else fit_map(moments, spec)
+
+    documents = vectors[:300]
+    noise = np.random.default_rng(0).normal(size=(300, 16))
+    if kind == "none":
+        queries = documents + 0.6 * noise * np.linalg.norm(documents, axis=1, keepdims=True) / 4
+    else:
+        whitening = fit_map(moments, WhiteningSpec())
+        queries = documents + 0.4 * noise @ np.linalg.pinv(whitening.weight)
+    judged = Judged(queries, documents, tuple({row: 1} for row in range(300)))
+    return choose_by_search(fit, [judged], True, None, required=False)
+
+
+def test_search_chooses_the_whitening_in_which_documents_are_near() -> None:
+    assert made_search("full").spec == WhiteningSpec()
+    chosen = made_search("none")
+    assert chosen.spec is None or chosen.spec.beta == 0
+    values = [candidate.ndcg_at_10 for candidate in chosen.candidates]
+    assert all(isinstance(value, float) and 0 <= value <= 1 for value in values)
+    assert f"best of {len(values)} on 300 queries (nDCG@10 {100 * max(values):.2f}, not whitened" in chosen.why
+
+
+def test_a_whitening_that_is_required_is_chosen_though_none_is_better() -> None:
+    vectors, moments = np.eye(16) + 1, Moments.of(anisotropic(3000, 16))
+    judged = Judged(vectors, vectors, tuple({row: 1} for row in range(16)))
+    for required, spec in ((False, None), (True, WhiteningSpec(beta=0.0))):
+        choice = choose_by_search(lambda spec: spec and fit_map(moments, spec), [judged], True, None, required=required)
+        assert choice.spec == spec
+
+
+def chosen(manifest: Manifest) -> Any:
+    choice = manifest.choice
+    assert choice is not None
+    best = max(choice.candidates, key=lambda candidate: candidate.ndcg_at_10)
+    return choice, best
+
+
+@pytest.mark.slow
+def test_export_and_refit_choose_as_the_evaluation_scores(
+    checkpoint: Callable[[str], Path], corpus_file: Path, data: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("pytrec_eval")
+    corpus = ("--corpus", corpus_file)
+    result = ok("export", checkpoint("bert"), *corpus, "--dev", data, "--out", tmp_path / "b")
+    assert "choosing by search of one: 30 queries, 120 documents, qrels/dev.tsv" in result.stderr
+    assert "choosing by search of two: 30 queries, 120 documents, qrels/test.tsv" in result.stderr
+    ok("refit", tmp_path / "b", *corpus, "--dev", data / "one", "--out", tmp_path / "c")
+    ok("fit", tmp_path / "b", *corpus, "--out", tmp_path / "mine.stats")
+    again = ok(
+        "refit", tmp_path / "b", "--stats", tmp_path / "mine.stats", "--dev", data / "one", "--out", tmp_path / "d"
+    )
+    for name, collections in (("b", ("one", "two")), ("c", ("one",)), ("d", ("one",))):
+        with Encoder(tmp_path / name) as encoder:
+            choice, best = chosen(encoder.manifest)
+            assert encoder.dimension == best.dimension
+        assert [(one.name, one.sentences) for one in choice.collections] == [(one, 30) for one in collections]
+        assert choice.pairs is None
+        split = "test" if name == "b" else "dev"
+        if name == "b":
+            shutil.copy(data / "one/qrels/dev.tsv", data / "one/qrels/test.tsv")
+        else:
+            (data / "one/qrels/test.tsv").unlink(missing_ok=True)
+        folder = data if name == "b" else data / "one"
+        scores = ok("eval", "retrieval", tmp_path / name, "--data", folder, "--split", split, "--json")
+        measured = [one["scores"][0]["measures"]["nDCG@10"] for one in json.loads(scores.stdout)["collections"]]
+        assert np.mean(measured) == pytest.approx(100 * best.ndcg_at_10, abs=0.5)
+    assert chosen(Encoder(tmp_path / "d").manifest)[0].why in again.stderr
+
+
+def test_pairs_in_a_folder_decide_where_nothing_is_searched(
+    make: Callable[..., Path], corpus_file: Path, dev_file: Path, data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    shutil.copy(dev_file, folder / "pairs.jsonl")
+    bundle, corpus = make(), ("--corpus", corpus_file)
+    result = ok("refit", bundle, *corpus, "--dev", folder, "--out", tmp_path / "c", "--json")
+    assert f"choosing by the pairs of {folder / 'pairs.jsonl'}" in result.stderr
+    choice = json.loads(result.stdout)["manifest"]["choice"]
+    assert (choice["pairs"]["sentences"], "collections" in choice) == (80, False)
+    write_collection(folder / "search")
+    result = ok("refit", bundle, *corpus, "--dev", folder, "--out", tmp_path / "d", "--json")
+    assert f"pairs.jsonl is not used; to choose by pairs with scores, pass --dev {folder}/pairs.jsonl" in result.stderr
+    choice = json.loads(result.stdout)["manifest"]["choice"]
+    assert (choice["pairs"], choice["collections"][0]["name"]) == (None, "search")
+    aligned = ok(
+        "refit", bundle, *corpus, "--dev", data / "one", "--align-to", bundle, "--out", tmp_path / "e", "--json"
+    )
+    manifest = json.loads(aligned.stdout)["manifest"]
+    assert manifest["whitening"]["alignment"]["median_cosine"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        ("empty", (), "holds no data; wanted a file of pairs with scores, or a folder in BEIR's layout"),
+        ("two", (), "holds a.csv, b.csv; wanted a file of pairs"),
+        ("splits", (), "has no dev.tsv to choose by, and other splits: test, train; add dev.tsv"),
+        ("query", (), "line 32 judges query 'q99'"),
+        ("grade", (), "has the grade '0.5'; wanted a whole number"),
+        ("", ("--whitening", "pca"), "is for whitening auto to decide by; leave the method out"),
+        ("", ("--beta", "0.5"), "beta is 0.5, but whitening auto chooses it"),
+    ],
+)
+def test_bad_data_is_refused_in_one_line(
+    make: Callable[..., Path], corpus_file: Path, tmp_path: Path, change: str, options: tuple[str, ...], words: str
+) -> None:
+    folder = tmp_path / "data"
+    if change in ("empty", "two"):
+        folder.mkdir()
+        for name in ("a.csv", "b.csv") if change == "two" else ():
+            (folder / name).write_text("sentence1,sentence2,score\n")
+    else:
+        write_collection(folder, "test" if change == "splits" else "dev")
+    judgements = folder / "qrels"
+    if change == "splits":
+        shutil.copy(judgements / "test.tsv", judgements / "train.tsv")
+    elif change in ("query", "grade"):
+        with (judgements / "dev.tsv").open("a") as stream:
+            stream.write("q99\td001\t1\n" if change == "query" else "q1\td002\t0.5\n")
+    code = 1 if change in ("query", "grade") else 2
+    error = refused(
+        "refit", make(), "--corpus", corpus_file, "--dev", folder, *options, "--out", tmp_path / "c", code=code
+    )
+    assert words in error
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(("similarity", "words"), [("euclidean", "compares vectors by euclidean"), ("dot", "")])
+def test_models_that_compare_by_distance_are_refused(similarity: str, words: str, tiny: Encoder, data: Path) -> None:
+    import msgspec
+
+    from whiten import UsageError
+    from whiten_export.corpus.development import check_searched, read_development
+    from whiten_runtime.reporter import Reporter
+
+    development = read_development(data, Reporter())
+    manifest = msgspec.structs.replace(tiny.manifest, similarity_fn_name=similarity)
+    check_searched(None, manifest, False)
+    check_searched(development, manifest, True)
+    if words:
+        with pytest.raises(UsageError, match=words):
+            check_searched(development, manifest, False)
+    else:
+        check_searched(development, manifest, False)
+    with pytest.raises(UsageError, match="route query only"):
+        check_searched(development, msgspec.structs.replace(manifest, route="query"), True)
