@@ -266,10 +266,11 @@ def test_the_command_refuses(tiny_bundle: Path, folder: Callable[..., Path], opt
 
 
 @pytest.mark.slow
-def test_a_real_checkpoint_finds_what_others_found(minilm_bundle: Path, shared_data: Path) -> None:
+def test_a_real_checkpoint_finds_what_others_found(shared_data: Path, tmp_path: Path) -> None:
     pytest.importorskip("pytrec_eval")
     data = shared_data / "retrieval" / "cranfield"
-    result = ok("eval", "retrieval", minilm_bundle, "--data", data, "--json")
+    ok("export", "minilm", "--out", tmp_path / "minilm")
+    result = ok("eval", "retrieval", tmp_path / "minilm", "--data", data, "--json")
     (score,) = json.loads(result.stdout)["collections"][0]["scores"]
     assert score["measures"]["nDCG@10"] == pytest.approx(50.90, abs=0.02)
     assert score["measures"]["R@100"] == pytest.approx(79.1, abs=0.1)
