@@ -1,14 +1,16 @@
 """Test bundles in the real sentence-transformers, fastembed, optimum and mteb, installed in a separate environment."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
 
+from support.cli import ok
 from support.corpus import sentences
 from whiten import Encoder
 from whiten_export.pipeline.export_model import export_bundle
@@ -94,10 +96,10 @@ def test_sentence_transformers_5_opens_a_bundle_and_a_saved_copy(
         assert (np.abs(vectors - want).max(axis=1) / np.linalg.norm(want, axis=1)).max() <= 1e-6
 
 
-def test_mteb_scores_equal_scipy_and_scikit_learn(
+def test_mteb_scores_equal_scipy_scikit_learn_and_the_evaluation_of_search(
     minilm_bundle: Path, run_client_with_whiten: Callable[..., None], tmp_path: Path
 ) -> None:
-    """Compare mteb's scores on two local tasks with scores that are computed from the encoder's vectors."""
+    """Compare mteb's scores on three local tasks with scores that are computed from the encoder's vectors."""
     texts = sentences(400)
     pairs = similar_pairs(texts[:100])
     labels = [len(text) > np.median([len(text) for text in texts]) for text in texts]
@@ -106,6 +108,7 @@ def test_mteb_scores_equal_scipy_and_scikit_learn(
         "pairs": pairs,
         "train": labelled(texts[:200], labels[:200]),
         "test": labelled(texts[200:], labels[200:]),
+        "search": (found := searched(texts)),
     }
     data.write_text(json.dumps(content), "utf-8")
     run_client_with_whiten(Path(__file__).with_name("with_mteb.py"), minilm_bundle, data, out, HF_HOME=str(tmp_path))
@@ -120,11 +123,39 @@ def test_mteb_scores_equal_scipy_and_scikit_learn(
     classifier = LogisticRegression(max_iter=100).fit(vectors[:200], labels[:200])
     accuracy = classifier.score(vectors[200:], labels[200:])
     assert 0.55 < accuracy < 0.99
+    measures = search_scores(minilm_bundle, found, tmp_path / "collection")
+    assert 20 < measures["nDCG@10"] < 90
+    assert measures == pytest.approx({name: 100 * value for name, value in scores["search"].items()}, abs=6e-4)
     assert scores["accuracy"] == pytest.approx(accuracy, abs=0.006)  # one text; mteb shuffles those to learn from
     assert (scores["embed_dim"], scores["max_tokens"]) == known
     retrieval = ["passage: ", "query: ", "passage: "]
     assert scores["prompts"] == ["alike: ", "similar: ", "alike: ", "class: ", "class: ", "class: ", *retrieval]
     assert scores["model_name"] == f"whiten/{encoder.manifest.name}"
+
+
+def searched(texts: list[str]) -> dict[str, Any]:
+    """Return documents with titles, and queries of every third word of two or three documents, with grades."""
+    halves = [(text[: len(text) // 3], text[len(text) // 3 :]) for text in texts]
+    corpus = [{"id": f"d{n}", "title": title, "text": text} for n, (title, text) in enumerate(halves)]
+    queries, relevant = [], {}
+    for n in range(40):
+        members = [n, n + 100, n + 200][: 2 + n % 2]
+        queries.append({"id": f"q{n}", "text": " ".join(word for m in members for word in texts[m].split()[::3])})
+        relevant[f"q{n}"] = {f"d{m}": 1 + place for place, m in enumerate(members)}
+    return {"corpus": corpus, "queries": queries, "relevant": relevant}
+
+
+def search_scores(bundle: Path, found: Mapping[str, Any], folder: Path) -> dict[str, float]:
+    """Return what `whiten eval retrieval` measures."""
+    (folder / "qrels").mkdir(parents=True)
+    for name in ("corpus", "queries"):
+        rows = ({("_id" if key == "id" else key): value for key, value in row.items()} for row in found[name])
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    lines = [f"{query}\t{key}\t{grade}" for query, own in found["relevant"].items() for key, grade in own.items()]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n", "utf-8")
+    result = ok("eval", "retrieval", bundle, "--data", folder, "--json")
+    measures: dict[str, float] = json.loads(result.stdout)["collections"][0]["scores"][0]["measures"]
+    return measures
 
 
 def similar_pairs(texts: list[str]) -> dict[str, list[str] | list[float]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import mteb
 from datasets import Dataset, DatasetDict
-from mteb.abstasks import AbsTaskClassification, AbsTaskSTS
+from mteb.abstasks import AbsTaskClassification, AbsTaskRetrieval, AbsTaskSTS
 from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.models import EncoderProtocol
 from mteb.types import PromptType
@@ -26,7 +26,7 @@ def described(name: str, kind: str, main_score: str) -> TaskMetadata:
         description="Of a test, in memory.",
         dataset={"path": "local", "revision": "local"},
         reference=None,
-        category="t2t" if kind == "STS" else "t2c",
+        category="t2c" if kind == "Classification" else "t2t",
         eval_splits=["test"],
         eval_langs=["eng-Latn"],
         date=None,
@@ -58,10 +58,20 @@ class Labels(AbsTaskClassification):
         self.data_loaded = True
 
 
+class Search(AbsTaskRetrieval):
+    metadata = described("Search", "Retrieval", "ndcg_at_10")
+
+    def load_data(self, num_proc: int | None = None, **kwargs: object) -> None:
+        found = content["search"]
+        texts = {name: Dataset.from_list(found[name]) for name in ("corpus", "queries")}
+        self.dataset = {"default": {"test": {**texts, "relevant_docs": found["relevant"], "top_ranked": None}}}
+        self.data_loaded = True
+
+
 model = MtebModel(bundle)
 assert isinstance(model, EncoderProtocol)
-result = mteb.evaluate(model, tasks=[Pairs(), Labels()], cache=None, show_progress_bar=False)
-sts, classification = (task.scores["test"][0] for task in result.task_results)
+result = mteb.evaluate(model, tasks=[Pairs(), Labels(), Search()], cache=None, show_progress_bar=False)
+sts, classification, search = (task.scores["test"][0] for task in result.task_results)
 PROMPTS = {"query": "query: ", "passage": "passage: ", "Labels": "class: ", "STS-query": "similar: ", "STS": "alike: "}
 
 
@@ -88,6 +98,13 @@ scores = {
     "prompts": prompted(Path(out).with_name("prompted")),
     "sts": {name: sts[name] for name in ("cosine_spearman", "spearman")},
     "accuracy": classification["accuracy"],
+    "search": {
+        "nDCG@10": search["ndcg_at_10"],
+        "MRR@10": search["mrr_at_10"],
+        "R@10": search["recall_at_10"],
+        "R@100": search["recall_at_100"],
+        "MAP@100": search["map_at_100"],
+    },
     "embed_dim": model.mteb_model_meta.embed_dim,
     "max_tokens": model.mteb_model_meta.max_tokens,
     "model_name": result.model_name,
