@@ -145,7 +145,7 @@ class ModelChoice:
 def model_choices(written: Sequence[str], warn: Callable[[str], object]) -> tuple[ModelChoice, ...]:
     """Return the models of arguments [NAME=]BUNDLE; the name is that of the directory if none is given."""
     if not written:
-        raise UsageError("there is no model to serve; give a bundle, as in whiten serve bundles/minilm-l1-l6")
+        raise UsageError("there is no model to serve; give a bundle, as in whiten serve bundles/minilm")
     chosen = tuple(_choice(argument, warn) for argument in written)
     names = [model.name for model in chosen]
     for name in names:

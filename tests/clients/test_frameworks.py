@@ -83,7 +83,7 @@ def test_snippets_of_the_guide_run(
     heading: str, run_framework: Runner, run_client_with_whiten: Runner, minilm_bundle: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "bundles").mkdir()
-    (tmp_path / "bundles" / "minilm-l0-l1").symlink_to(minilm_bundle)
+    (tmp_path / "bundles" / "minilm").symlink_to(minilm_bundle)
     snippets = sections()[heading]
     assert snippets, heading
     for index, code in enumerate(snippets):

@@ -206,14 +206,14 @@ PAGES: Mapping[str, Page] = {
     "howto/bert-on-my-corpus": Page(bert_on_my_corpus),
     "howto/browser": Page(browser, programs=("node", "npm", "curl")),
     "howto/choose-layers": Page(choose_layers),
-    "howto/long-documents": Page(bundles=("minilm-l0-l1",)),
+    "howto/long-documents": Page(bundles=("minilm",)),
     "howto/measure-search": Page(measure_search),
     "howto/migrate": Page(published_model),
-    "howto/million-documents": Page(million_documents, ("minilm-l0-l1",)),
+    "howto/million-documents": Page(million_documents, ("minilm",)),
     "howto/other-languages": Page(bundles=("minilm",)),
     "howto/published-model": Page(published_model),
     "howto/refit-keeping-an-index": Page(refit_keeping_an_index, ("minilm-l0-l1",)),
-    "howto/serve": Page(bundles=("minilm-l0-l1",), programs=("curl",)),
+    "howto/serve": Page(bundles=("minilm",), programs=("curl",)),
     "howto/smaller-vectors": Page(codes, ("minilm-l0-l1",)),
 }
 """By the page's name; the readers of other pages need nothing but the bundle of the README, or have it made."""

@@ -17,7 +17,7 @@ SNIPPETS = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text("utf-8"), re.MU
 @pytest.fixture
 def _in_folder(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bundles").mkdir()
-    (tmp_path / "bundles" / "minilm-l0-l1").symlink_to(golden / "bundle-v1")
+    (tmp_path / "bundles" / "minilm").symlink_to(golden / "bundle-v1")
     monkeypatch.chdir(tmp_path)
 
 

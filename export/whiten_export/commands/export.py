@@ -38,7 +38,7 @@ _FOR_VECTORS = {
     "--layers",
     metavar="L,L",
     help="Layers to average; 0 is the embedding layer. Negative ones count from the top. Without it: an embedding "
-    "model's own, else the catalogue's, else 1 and the last.",
+    "model's own, else the catalogue's, else 1 and the last. Low layers are for similarity of short texts, not search.",
 )
 @option(
     "--pooling",

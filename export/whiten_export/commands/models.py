@@ -70,7 +70,7 @@ def details(entry: Entry) -> str:
         "package": entry.package.distribution if entry.package else "",
         "source": entry.source,
         "family": entry.model_type,
-        "default layers": ",".join(map(str, entry.recommended_layers)),
+        "default layers": _layers(entry),
         "default pooling": entry.pooling if entry.recommended_layers else "",
         "as published": "yes, unless layers or a whitening are named" if entry.as_published else "",
         "unit length": "yes" if entry.normalize else "",
@@ -96,6 +96,11 @@ def _row(entry: Entry) -> tuple[str, ...]:
         _default(entry),
         entry.licence,
     )
+
+
+def _layers(entry: Entry) -> str:
+    layers = ",".join(map(str, entry.recommended_layers))
+    return f"{layers}, chosen on similarity of short texts" if len(entry.recommended_layers) > 1 else layers
 
 
 def _default(entry: Entry) -> str:

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 @command(
     section="Embed",
     examples=(
-        'whiten embed bundles/minilm-l0-l1 "A text." "Another text."',
-        "whiten embed bundles/minilm-l0-l1 --input texts.txt --out vectors.npy",
+        'whiten embed bundles/minilm "A text." "Another text."',
+        "whiten embed bundles/minilm --input texts.txt --out vectors.npy",
     ),
 )
 @bundle_argument

@@ -23,7 +23,7 @@ from whiten_runtime.ort.providers import CUDA_PROVIDER
 @command(
     section="Check",
     examples=(
-        "whiten info bundles/minilm-l0-l1",
+        "whiten info bundles/minilm",
         "whiten info ORG/NAME --json",
     ),
 )

@@ -52,7 +52,7 @@ class _EntryPoints(Group):
     sections=("Make a bundle", "Embed", "Check", "Evaluate", "Share"),
     examples=(
         "whiten export minilm --layers 0,1",
-        'whiten embed bundles/minilm-l0-l1 "A text." "Another text."',
+        'whiten embed bundles/minilm "A text." "Another text."',
     ),
 )
 @option("--debug", is_flag=True, help="Show a traceback when a command fails: whiten --debug COMMAND.")

@@ -21,8 +21,8 @@ from whiten_runtime.hub.uploading import push_bundle
 @command(
     section="Share",
     examples=(
-        "whiten push bundles/minilm-l0-l1 ORG/NAME",
-        "whiten push bundles/minilm-l0-l1 ORG/NAME --private --branch v2",
+        "whiten push bundles/minilm ORG/NAME",
+        "whiten push bundles/minilm ORG/NAME --private --branch v2",
     ),
 )
 @click.argument("bundle", type=click.Path(path_type=Path))

@@ -19,8 +19,8 @@ PASSPHRASE = "WHITEN_KEY_PASSPHRASE"
 @command(
     section="Share",
     examples=(
-        "whiten sign bundles/minilm-l0-l1 --key private.pem",
-        "whiten sign bundles/minilm-l0-l1 --key private.pem --json",
+        "whiten sign bundles/minilm --key private.pem",
+        "whiten sign bundles/minilm --key private.pem --json",
     ),
 )
 @click.argument("bundle", type=click.Path(path_type=Path))

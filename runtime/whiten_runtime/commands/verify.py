@@ -27,7 +27,7 @@ from whiten_runtime.signing import verify_signature
 @command(
     section="Check",
     examples=(
-        "whiten verify bundles/minilm-l0-l1",
+        "whiten verify bundles/minilm",
         "whiten verify ORG/NAME --public-key author.pub.pem --json",
     ),
 )

@@ -30,8 +30,8 @@ from whiten_scale.workers import Work
     "embed-many",
     section="Embed",
     examples=(
-        "whiten embed-many bundles/minilm-l0-l1 --input texts/ --out vectors/",
-        "whiten embed-many bundles/minilm-l0-l1 --input 's3://a/*.csv' --out s3://a/v",
+        "whiten embed-many bundles/minilm --input texts/ --out vectors/",
+        "whiten embed-many bundles/minilm --input 's3://a/*.csv' --out s3://a/v",
     ),
 )
 @bundle_argument

@@ -76,8 +76,8 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
     section="Embed",
     context_settings={"auto_envvar_prefix": "WHITEN_SERVE"},
     examples=(
-        "whiten serve bundles/minilm-l0-l1",
-        "whiten serve small=bundles/minilm-l0-l1 bge=ORG/NAME --port 9000",
+        "whiten serve bundles/minilm",
+        "whiten serve minilm=bundles/minilm bge=ORG/NAME --port 9000",
     ),
 )
 @click.argument("models", metavar="[NAME=]BUNDLE", nargs=-1, envvar="WHITEN_SERVE_MODELS")

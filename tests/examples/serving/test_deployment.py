@@ -37,7 +37,7 @@ def resolved(arguments: list[str], variables: dict[str, str]) -> tuple[dict[str,
 def test_the_configuration_is_understood() -> None:
     options, models = resolved(["--config", str(EXAMPLES / "serve.toml")], {})
     assert (options["max_wait"], options["drain"], options["grace"]) == (5.0, 5.0, 30.0)
-    assert models == ["/bundles/minilm-l1-l6-int8"]
+    assert models == ["/bundles/minilm-int8"]
 
 
 @pytest.mark.parametrize(("folder", "device"), [("", None), ("gpu", "cuda")])
