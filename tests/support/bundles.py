@@ -15,8 +15,12 @@ from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.space import space_id
 
 
-def copy_bundle(bundle: Path, target: Path) -> Path:
-    return Path(shutil.copytree(bundle, target / "copy"))
+def copy_bundle(bundle: Path, target: Path, **fields: Any) -> Path:
+    """Copy a bundle into a folder, with fields of its manifest changed as by `change_bundle`."""
+    copy = Path(shutil.copytree(bundle, target / "copy"))
+    if fields:
+        change_bundle(copy, **fields)
+    return copy
 
 
 def edit_manifest(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:

@@ -1,4 +1,8 @@
-"""Run a command of the project inside the test's own process."""
+"""Run a command of the project inside the test's own process, and Python in another."""
+
+import subprocess
+import sys
+from typing import Any
 
 import click
 from click.testing import CliRunner, Result
@@ -25,3 +29,13 @@ def refused(*arguments: object, code: int = 2) -> str:
     assert (result.exit_code, len(errors), result.stdout) == (code, 1, ""), result.output
     assert errors[0].startswith("error: ")
     return errors[0]
+
+
+MAIN = "from whiten_runtime.commands.main import main; main()"
+"""The command `whiten`, for a Python of its own."""
+
+
+def python(code: str, *arguments: object, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run code in a Python of its own, with options of `subprocess.run`."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, **{"capture_output": True, "text": True, "check": False} | options)
