@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -47,12 +48,6 @@ async def begun(runner: FakeRunner, task: "asyncio.Task[Any]") -> "asyncio.Task[
     """Return a task when a batch of it runs."""
     assert await asyncio.to_thread(runner.begun.acquire, timeout=30)
     return task
-
-
-async def waiting(encoder: AsyncEncoder, requests: int) -> None:
-    """Return when so many requests wait."""
-    while encoder.stats().queue_requests < requests:
-        await asyncio.sleep(0.001)
 
 
 async def rested(encoder: AsyncEncoder) -> None:
@@ -173,11 +168,8 @@ def test_loops_of_several_threads_share_an_encoder(tiny: Encoder) -> None:
         for _ in range(5):
             found.append(np.stack(await asyncio.gather(*map(client, texts))))
 
-    threads = [threading.Thread(target=run, args=[main()]) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda _: run(main()), range(3)))
     assert len(found) == 15
     assert all(worst(vectors, want) <= CLOSE for vectors in found)
     run(encoder.close())

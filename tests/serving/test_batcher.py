@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.bundles import change_bundle, copy_bundle
+from support.bundles import copy_bundle
 from support.corpus import NASTY, sentences
 from support.runners import FakeRunner
 from support.server import until
@@ -90,8 +90,7 @@ def test_vectors_are_those_of_encode_under_load(encoder: Encoder) -> None:
 )
 @pytest.mark.parametrize("pooled", [True, False])
 def test_options_are_those_of_encode(options: dict[str, Any], pooled: bool, golden: Path, tmp_path: Path) -> None:
-    bundle = copy_bundle(golden / "bundle-v1-int8", tmp_path)
-    change_bundle(bundle, prompts=PROMPTS, include_prompt=pooled)
+    bundle = copy_bundle(golden / "bundle-v1-int8", tmp_path, prompts=PROMPTS, include_prompt=pooled)
     texts = sentences(50)
     with Encoder(bundle) as encoder, Batcher(encoder) as batcher:
         futures = [batcher.submit(texts[:7], **options), batcher.submit(texts), batcher.submit([], **options)]
@@ -126,17 +125,9 @@ def test_batchers_share_lanes(golden: Path, tmp_path: Path, bundle: str) -> None
         assert first.submit("a").result(60).shape == (32,)
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (["a", 3], r"texts\[1\] is int 3; wanted a str"),
-        ([b"a"], r"texts\[0\] is bytes b'a'; wanted a str"),
-        (None, "texts is NoneType None; wanted a str, or a list"),
-        ({"a": 1}, "wanted a str, or a list or another iterable of str"),
-    ],
-)
+@pytest.mark.parametrize(("texts", "message"), [(["a", 3], r"texts\[1\] is int 3"), (None, "texts is NoneType None")])
 def test_what_is_no_text_is_refused(tiny: Encoder, texts: Any, message: str) -> None:
-    with Batcher(tiny) as batcher, pytest.raises(TextError, match=message):
+    with Batcher(tiny) as batcher, pytest.raises(TextError, match=f"{message}; wanted a str"):
         batcher.submit(texts).result(60)
 
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from support.bundles import change_bundle, copy_bundle
+from support.bundles import copy_bundle
 from support.corpus import sentences
 from support.server import RunningServer, run, until
 from whiten import Encoder
@@ -100,8 +100,7 @@ def test_a_bundle_whose_drift_cannot_be_measured(golden: Path) -> None:
 
 
 def test_a_bundle_without_a_whitening_is_refused(golden: Path, tmp_path: Path) -> None:
-    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
-    change_bundle(bundle, whitening=None)
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path, whitening=None)
     code, said = run(bundle, "--drift", "--port", 0)
     assert code in (1, 2)
     assert "whitening" in said

@@ -1,7 +1,6 @@
 """Models of different numbers of workers on one scheduler: which batches run at once, and on how many threads."""
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -93,29 +92,6 @@ def test_a_model_of_one_worker_leaves_the_other_lanes_to_others(made: Made, runn
     assert (scheduler.stats().queue_tokens, scheduler.stats().queue_requests) == (0, 0)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_a_model_never_runs_more_batches_than_it_has_workers(made: Made, workers: int) -> None:
-    runner, scheduler = FakeRunner(token_seconds=1e-5, schedule=Schedule(workers, 16)), made(4)
-    run, most, count, lock = runner.run, 0, 0, threading.Lock()
-
-    def counted(*arguments: Any, **options: Any) -> np.ndarray:
-        nonlocal most, count
-        with lock:
-            count += 1
-            most = max(most, count)
-        try:
-            return run(*arguments, **options)
-        finally:
-            with lock:
-                count -= 1
-
-    runner.run = counted  # type: ignore[method-assign]
-    requests = [submit(scheduler, runner, *[5] * 7) for _ in range(40)]
-    scheduler.close()
-    assert all(request.result is not None for request in requests)
-    assert most <= workers
-
-
 def test_the_batch_of_a_busy_model_waits_and_is_the_next_when_that_one_ends(made: Made, runner_of: Held) -> None:
     lookup, deep, scheduler = runner_of(1), runner_of(2), made(2)
     submit(scheduler, lookup, 16)
@@ -140,16 +116,6 @@ def test_batches_have_the_budget_of_their_model_unless_one_is_set(made: Made, ru
             submit(scheduler, runner, *[4] * 48)
             until(lambda: sum(len(ids) for ids, _ in runner.batches) == 48)  # noqa: B023
             assert {len(ids) for ids, _ in runner.batches} == {size}
-
-
-def test_batches_keep_to_the_pairs_of_their_model(made: Made, runner_of: Held) -> None:
-    """On a GPU, attention takes memory for each pair of tokens."""
-    runner = runner_of(2, 10**6, split=False, pairs=4 * 100**2)
-    runner.open.set()
-    submit(made(2), runner, *[100] * 9, *[200] * 2, *[300])
-    until(lambda: runner.texts == 12)
-    for ids, _ in runner.batches:
-        assert len(ids) == 1 or len(ids) * max(map(len, ids)) ** 2 <= 4 * 100**2
 
 
 @pytest.mark.parametrize(("split", "sizes"), [(True, {5}), (False, {10})])

@@ -12,19 +12,8 @@ from hypothesis import strategies as st
 
 from support.runners import FakeRunner
 from whiten_runtime.inference.engine import TokenizedTexts
-from whiten_serving.queue import RUN_SHARE, WINDOW, Queue, companions
+from whiten_serving.queue import RUN_SHARE, Queue, companions
 from whiten_serving.requests import Request
-
-
-def test_a_batch_has_the_first_text_and_no_more_tokens_than_it_may() -> None:
-    random = np.random.default_rng(0)
-    for _ in range(300):
-        lengths = random.integers(1, 60, random.integers(1, 80)).tolist()
-        found = companions(lengths, 256, 256)
-        assert 0 in found
-        assert len(set(found)) == len(found)
-        assert len(found) * max(lengths[index] for index in found) <= 256
-    assert companions([300, 300], 256, 256) == [0]
 
 
 @pytest.mark.parametrize(
@@ -74,28 +63,6 @@ def test_a_batch_is_nearly_the_best_of_all(lengths: list[int], budget: int, full
 def test_the_batch_of_a_short_text_has_those_that_are_a_little_longer() -> None:
     assert sorted(companions([7, 14, 2, 3, 4, 15, 4, 19, 3, 15, 5], 256, 512)) == [0, 1, 5, 9]
     assert sorted(companions([6, 33, 24, 51, 2, 29, 44, 2, 24, 3, 3, 55], 1024, 256)) != [0, 9, 10]
-
-
-def test_the_oldest_text_is_always_in_the_next_batch() -> None:
-    random, queue, runner = np.random.default_rng(0), Queue(), FakeRunner()
-    requests = [
-        Request(runner, TokenizedTexts([[1] * size for size in random.integers(1, 60, count)]), np.asarray, print)
-        for count in random.integers(1, 40, 60)
-    ]
-    for request in requests:
-        queue.add(request)
-    texts = sum(len(request.lengths) for request in requests)
-    assert texts > 2 * WINDOW
-    taken = 0
-    while (batch := queue.take(1, 256)) is not None:
-        oldest = next(request for request in requests if request.left)
-        assert oldest in batch.parts
-        for request, indices in batch.parts.items():
-            request.left -= len(indices)
-        queue.end(batch)
-        taken += batch.texts
-    assert (taken, queue.tokens, queue.requests) == (texts, 0, 0)
-    assert not any(request.queued_tokens for request in requests)
 
 
 def test_a_model_whose_requests_have_ended_is_not_kept() -> None:

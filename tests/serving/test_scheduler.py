@@ -4,15 +4,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import pytest
 
-from support.runners import LOST, POISON, FakeRunner, vectors_of
+from support.runners import POISON, FakeRunner, vectors_of
 from support.server import until
-from whiten_runtime.errors import BundleError, NoVectorError, UsageError, WhitenError
+from whiten_runtime.errors import NoVectorError, UsageError, WhitenError
 from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
 from whiten_serving import queue
 from whiten_serving.requests import BatchRun, OverloadedError, Request
@@ -79,12 +80,8 @@ def test_requests_of_several_threads_get_their_own_vectors(opened: Opened) -> No
         request_of(runner, *(random.integers(0, 99, size) for size in random.integers(1, 20, count)), done=ended)
         for count in random.integers(1, 40, 60)
     ]
-    threads = [
-        threading.Thread(target=lambda some=some: [*map(lanes.submit, some)])
-        for some in np.split(np.array(requests), 6)
-    ]
-    for thread in threads:
-        thread.start()
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(lambda start: [*map(lanes.submit, requests[start::6])], range(6)))
     ended.wait(60)
     for request in requests:
         np.testing.assert_array_equal(request.result, vectors_of(request.texts.ids))
@@ -94,21 +91,6 @@ def test_requests_of_several_threads_get_their_own_vectors(opened: Opened) -> No
     assert (stats.queue_tokens, stats.queue_requests, stats.counted.texts) == (0, 0, runner.texts)
     assert stats.counted.tokens == sum(request.tokens for request in requests)
     assert stats.counted.batches == len(runner.batches)
-
-
-def test_runners_and_prompts_are_never_mixed(opened: Opened) -> None:
-    lanes, runner, ended, _ = held(opened, budget=1000)
-    other = FakeRunner()
-    requests = [request_of(runner, [place], prompt_tokens=place % 2, done=ended) for place in range(8)]
-    requests += [request_of(other, [place], done=ended) for place in range(8)]
-    for request in requests:
-        lanes.submit(request)
-    runner.open.set()
-    ended.wait(17)
-    for request in requests:
-        np.testing.assert_array_equal(request.result, vectors_of(request.texts.ids, request.texts.prompt_tokens))
-    assert [len(ids) for ids, _ in runner.batches[1:]] == [4, 4]
-    assert [len(ids) for ids, _ in other.batches] == [8]
 
 
 def test_the_vectors_of_a_request_do_not_change_with_the_batches_they_share(opened: Opened) -> None:
@@ -161,18 +143,6 @@ def test_a_request_that_failed_is_not_computed_further(opened: Opened) -> None:
     ended.wait(1)
     lanes.close()
     assert runner.texts == 20 + 1
-
-
-def test_a_vector_that_is_not_finite_fails_its_request_alone(opened: Opened) -> None:
-    lanes, runner, ended, _ = held(opened, budget=1000)
-    bad, good = request_of(runner, [1], [LOST], done=ended), request_of(runner, [1], done=ended)
-    lanes.submit(bad)
-    lanes.submit(good)
-    runner.open.set()
-    ended.wait(3)
-    assert isinstance(bad.error, BundleError)
-    assert str(bad.error).startswith("texts[1] gets a vector from this bundle that is not finite")
-    assert good.result is not None
 
 
 def test_a_graph_that_gives_too_few_vectors_is_an_error(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +314,7 @@ def test_closing_while_others_submit_loses_no_request(opened: Opened) -> None:
     lanes, runner, ended = opened(2), FakeRunner(token_seconds=1e-4), Ended()
     taken, refused = [], []
 
-    def submit() -> None:
+    def submit(_: int) -> None:
         for _ in range(200):
             request = request_of(runner, [1, 2], done=ended)
             try:
@@ -354,13 +324,11 @@ def test_closing_while_others_submit_loses_no_request(opened: Opened) -> None:
             else:
                 taken.append(request)
 
-    threads = [threading.Thread(target=submit) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.005)
-    lanes.close()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        submitting = threads.map(submit, range(4))
+        time.sleep(0.005)
+        lanes.close()
+        list(submitting)
     ended.wait(len(taken))
     assert all(request.result is not None for request in taken)
     assert len(taken) + len(refused) == 800
@@ -387,17 +355,15 @@ def test_whoever_waits_for_an_end_takes_no_signal_from_a_lane(opened: Opened) ->
     lanes.submit(request_of(other, [1], done=ended))  # the second lane, idle afterwards
     ended.wait(1)
     until(lambda: lanes.stats().lanes_busy == 1)
-    waiters = [threading.Thread(target=lanes.end, args=[runner]) for _ in range(3)]
-    for thread in waiters:
-        thread.start()
-    time.sleep(0.05)
-    for number in range(2, 6):
-        lanes.submit(request_of(other, [1], done=ended))
-        ended.wait(number)
-    runner.open.set()
-    for thread in waiters:
-        thread.join(30)
-        assert not thread.is_alive()
+    with ThreadPoolExecutor(3) as waiters:
+        ends = [waiters.submit(lanes.end, runner) for _ in range(3)]
+        time.sleep(0.05)
+        for number in range(2, 6):
+            lanes.submit(request_of(other, [1], done=ended))
+            ended.wait(number)
+        runner.open.set()
+        for end in ends:
+            end.result(30)
 
 
 def test_batches_are_told_to_whoever_watches(opened: Opened) -> None:

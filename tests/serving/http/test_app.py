@@ -1,13 +1,12 @@
 """The application around the routes: order of checks, methods, ids, own routes, starting and mounting."""
 
 import asyncio
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from support.asgi import asked
+from support.cli import python
 from support.vectors import assert_near
 from whiten import Encoder, UsageError
 
@@ -129,7 +128,7 @@ def test_a_path_that_a_route_takes_is_not_in_front(app_with: Any, path: str) -> 
 
 def test_nothing_of_opentelemetry_is_imported_by_the_package() -> None:
     code = "import sys, whiten_serving.http.app; sys.exit('opentelemetry' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python(code).returncode == 0
 
 
 @pytest.mark.slow

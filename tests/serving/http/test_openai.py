@@ -1,4 +1,4 @@
-"""OpenAI's routes: every form of input, every format of vectors, and what is refused."""
+"""OpenAI's routes: every form of input, every format of vectors, and what is refused. Ollama's routes."""
 
 import base64
 import json
@@ -75,3 +75,26 @@ def test_the_body_is_plain_json(app: Any) -> None:
     answer = asked(app, "POST", ROUTE, json.dumps({"input": "é"}, ensure_ascii=False).encode())
     assert answer.status == 200
     assert asked(app, "POST", ROUTE, {"input": "é"}).json()["data"] == answer.json()["data"]
+
+
+def test_what_an_answer_of_ollama_has_besides_vectors(app: Any) -> None:
+    found = asked(app, "POST", "/api/embed", {"input": "a"}).json()
+    assert found["model"] == "tiny"
+    assert found["prompt_eval_count"] > 0
+    assert found["total_duration"] > 0
+
+
+def test_no_text_has_no_vector_on_ollamas_route(app: Any) -> None:
+    assert asked(app, "POST", "/api/embed", {"input": []}).json()["embeddings"] == []
+
+
+def test_models_are_listed_for_ollama(app: Any) -> None:
+    (one,) = asked(app, "GET", "/api/tags").json()["models"]
+    assert one["name"] == one["model"] == "tiny:latest"
+    assert one["size"] > 0
+    assert len(one["digest"]) == 64
+    assert one["details"]["format"] == "onnx"
+
+
+def test_version_for_ollama(app: Any) -> None:
+    assert asked(app, "GET", "/api/version").json()["version"]

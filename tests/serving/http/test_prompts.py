@@ -1,7 +1,6 @@
 """Prompts over HTTP, in every dialect: a bundle that has several, one of them by default."""
 
 import asyncio
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from support.asgi import asked
-from support.bundles import change_bundle
+from support.bundles import copy_bundle
 from support.vectors import assert_near, token_ids
 from whiten import Encoder
 from whiten_serving import AsyncEncoder
@@ -49,8 +48,8 @@ class Served:
 @pytest.fixture(scope="module")
 def prompted(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A bundle whose default prompt is that of documents."""
-    bundle = shutil.copytree(golden / "bundle-v1", tmp_path_factory.mktemp("prompts") / "bundle")
-    change_bundle(bundle, prompts=PROMPTS, default_prompt_name="document")
+    folder = tmp_path_factory.mktemp("prompts")
+    bundle = copy_bundle(golden / "bundle-v1", folder, prompts=PROMPTS, default_prompt_name="document")
     with Encoder(bundle) as reference:
         plain = reference.encode(TEXTS, prompt="")
         for name in PROMPTS:  # else nothing below could fail
