@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from support.cli import ok
+from support.cli import ok, python
 from support.clusters import EMBED, descendants, running
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_scale import workers
@@ -144,10 +144,7 @@ def test_memory_does_not_grow_with_the_corpus(tiny_bundle: Path, tmp_path: Path)
         source, out = tmp_path / f"{count}.txt", tmp_path / f"out{count}"
         source.write_text("".join(f"Text number {number} of many in a long file.\n" for number in range(count)))
         ok("embed-many", tiny_bundle, "--input", source, "--out", out, "--texts-per-shard", count, "--plan-only")
-        done = subprocess.run(
-            [sys.executable, "-c", MEMORY, str(tiny_bundle), str(out)], capture_output=True, text=True, check=True
-        )
-        peaks.append(int(done.stdout) * 1024)
+        peaks.append(int(python(MEMORY, tiny_bundle, out, check=True).stdout) * 1024)
     assert peaks[1] - peaks[0] < 30e6, peaks
 
 

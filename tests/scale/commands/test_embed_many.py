@@ -19,7 +19,6 @@ from whiten_runtime.commands.main import whiten
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import read_metadata
-from whiten_runtime.inference.embedder import Embedder
 from whiten_scale import commands, plan, workers
 from whiten_whitening.codes.coder import Coder
 
@@ -111,12 +110,13 @@ def test_options_of_vectors(tiny: Encoder, tiny_bundle: Path, filled: Path, tmp_
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_second_run_embeds_nothing_and_a_missing_shard_alone(
-    tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Contents
+def test_a_second_run_reads_the_plan_and_embeds_nothing_but_a_missing_shard(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Contents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     assert embed(tiny_bundle, filled, out)["embedded"] == 10
     before = contents(out)
+    monkeypatch.setattr("whiten_scale.plan.make_job", None)
     assert embed(tiny_bundle, filled, out)["embedded"] == 0
     (out / "part-000004.parquet").unlink()
     (out / ".part-000004.parquet.partial-0123abcd").write_bytes(b"half")
@@ -306,15 +306,6 @@ def test_what_is_refused_before_anything_is_written(
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_plan_is_read_and_not_made_again(
-    tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    embed(tiny_bundle, filled, tmp_path / "out")
-    monkeypatch.setattr("whiten_scale.plan.make_job", None)
-    assert embed(tiny_bundle, filled, tmp_path / "out")["embedded"] == 0
-
-
-@pytest.mark.usefixtures("in_process")
 def test_a_bundle_that_is_replaced_meanwhile_is_refused(
     tiny_bundle: Path, golden: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,12 +411,3 @@ def test_names_of_inputs(tiny_bundle: Path, filled: Path, tmp_path: Path) -> Non
         given = [part for name in inputs for part in ("--input", tmp_path / "in" / name)]
         assert message in refused(*arguments, tmp_path / "2", *given)[1]
     ok(*arguments, tmp_path / "3", "--input", filled / "*.parquet", "--input", tmp_path / "in" / "a.txt")
-
-
-@pytest.mark.usefixtures("in_process")
-def test_a_vector_that_is_too_long_for_float16(
-    tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Embedder, "embed", lambda self, texts, options: np.full((len(texts), 32), 1e5, np.float32))
-    arguments = ("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out", "--vector-type", "float16")
-    assert "beyond 65,504" in refused(*arguments)[1]
