@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.bundles import change_bundle, copy_bundle
+from support.bundles import copy_bundle
 from support.corpus import sentences
 from support.families import WIDTH
 from whiten import Encoder, MissingPackageError, TextError, UsageError
@@ -100,8 +100,7 @@ def test_tensors_need_torch(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("name", ["cosine", "dot", "euclidean", "manhattan"])
 def test_pairwise_similarity_is_the_diagonal(golden: Path, tmp_path: Path, name: str) -> None:
-    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
-    change_bundle(bundle, similarity_fn_name=name)
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path, similarity_fn_name=name)
     with Encoder(bundle) as encoder:
         assert encoder.similarity_fn_name == name
         a, b = encoder.encode(sentences(6)), encoder.encode(sentences(12)[6:])

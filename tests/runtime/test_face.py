@@ -4,14 +4,13 @@ import ast
 import json
 import os
 import shutil
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import whiten
+from support.cli import python
 
 PUBLIC = """
 Agreement AlignmentRecord AsyncEncoder Batcher BatcherCounters BatcherStats BundleError CandidateRecord ChoiceRecord
@@ -61,10 +60,7 @@ def test_it_is_imported_without_its_stub(tmp_path: Path) -> None:
     (tmp_path / "whiten").mkdir()
     shutil.copy(whiten.__file__, tmp_path / "whiten")
     code = f"import whiten; assert whiten.__file__.startswith({str(tmp_path)!r}); whiten.Encoder; print(*dir(whiten))"
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
-    )
+    done = python(code, env=os.environ | {"PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
     assert (done.stderr, done.stdout.split()) == ("", whiten.__all__)
 
 
@@ -85,7 +81,7 @@ def test_unknown_name_is_an_attribute_error() -> None:
 )
 def test_importing_loads_nothing_heavy(imports: str, allowed: set[str]) -> None:
     code = f"import sys, json; {imports}; print(json.dumps(sorted(sys.modules)))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = python(code, check=True)
     assert (set(HEAVY) - allowed).isdisjoint(json.loads(result.stdout))
 
 
@@ -105,16 +101,14 @@ with Encoder(sys.argv[1]) as encoder:
     encoder.verify()
 print(json.dumps([name for name in absent if name in sys.modules]))
 """
-    command = [sys.executable, "-c", code, str(golden / "bundle-v1")]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = python(code, golden / "bundle-v1")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout) == []
 
 
 def test_missing_extra_is_named() -> None:
     code = "import sys; sys.modules['onnx_ir'] = None; import whiten; whiten.export_bundle"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    last = result.stderr.splitlines()[-1]
+    last = python(code).stderr.splitlines()[-1]
     assert "MissingPackageError: this needs onnx_ir; install it from the clone: python -m pip install " in last
     assert last.endswith(" -c constraints.txt '.[export]'")
 
@@ -126,6 +120,6 @@ sys.modules["onnx_ir"] = None
 from whiten import *
 print(*sorted(name for name in dir() if not name.startswith("_") and name != "sys"))
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    result = python(code)
     assert result.returncode == 0, result.stderr
     assert set(result.stdout.split()) == set(PUBLIC.split()) - BUILDERS - {"__version__"}

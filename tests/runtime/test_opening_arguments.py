@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from support.cli import invoke
+from support.cli import refused
 from whiten import BundleError, Coder, Encoder, UsageError, VectorWhitener, Whitening
-from whiten_runtime.commands.main import whiten
 
 OPENERS = (Encoder, VectorWhitener, Coder.of, Coder.load, Whitening.load)
 
@@ -21,9 +20,7 @@ def test_what_is_no_path(opener: type, value: object, golden: Path, monkeypatch:
 
 def test_an_empty_text_on_the_command_line(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(golden / "bundle-v1")
-    result = invoke(whiten, "embed", "", "a text")
-    assert result.exit_code == 2
-    assert "bundle is an empty text" in result.stderr
+    assert "bundle is an empty text" in refused("embed", "", "a text")
 
 
 def test_messages_name_public_classes(golden: Path) -> None:

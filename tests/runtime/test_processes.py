@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.bundles import copy_bundle
+from support.cli import python
 from support.corpus import sentences
 from support.vectors import ROUNDING, worst
 from whiten import Encoder
@@ -171,7 +172,5 @@ print(resident() / early)
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads resident memory from /proc")
 def test_memory_does_not_grow_with_the_number_of_texts(tiny_bundle: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", PLATEAU, str(tiny_bundle)], capture_output=True, text=True, check=True, timeout=300
-    )
+    result = python(PLATEAU, tiny_bundle, check=True, timeout=300)
     assert float(result.stdout) <= 1.03

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from support.bundles import contained, copy_bundle, edit_manifest, rewrite_file
+from support.bundles import contained, edit_manifest, rewrite_file
 from whiten import BundleError, Encoder, IntegrityError, UnsafeModelError
 from whiten_runtime.bundle.bundle import (
     CLIENT_FILES,
@@ -22,11 +22,6 @@ from whiten_runtime.bundle.manifest import read_content, read_manifest
 
 NO_SPACES = ("", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef\n", "g" * 16)
 ONTO = {"median_cosine": 1.0, "self_recall": 1.0, "sentences": 1}
-
-
-@pytest.fixture
-def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
-    return copy_bundle(tiny_bundle, tmp_path)
 
 
 def test_manifest_round_trips_through_json(tiny_bundle: Path, tmp_path: Path) -> None:

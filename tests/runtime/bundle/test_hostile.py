@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.bundles import copy_bundle
 from whiten import BundleError, Encoder, IntegrityError
 from whiten_runtime.bundle.bundle import CLIENT_FILES, PROBE_VECTORS_FILE, PROBES_FILE, WHITENING_FILE, open_bundle
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
@@ -18,11 +17,6 @@ READ = (
     *("config.json", "1_Pooling/config.json"),
 )
 """Files that the runtime reads, and some that it does not."""
-
-
-@pytest.fixture
-def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
-    return copy_bundle(tiny_bundle, tmp_path)
 
 
 def one_line(error: pytest.ExceptionInfo[BundleError], name: str) -> str:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from safetensors.numpy import load_file, save
 
-from support.bundles import change_bundle, copy_bundle, rewrite_file
+from support.bundles import copy_bundle, rewrite_file
 from support.corpus import sentences
 from whiten import BundleError, Encoder, UsageError, VectorWhitener
 from whiten_runtime.bundle.bundle import WHITENING_FILE
@@ -70,7 +70,7 @@ def test_bundles_without_moments_say_what_to_pass(golden: Path, tmp_path: Path) 
     bundle = copy_bundle(golden / "bundle-v1", tmp_path)
     stored = load_file(bundle / WHITENING_FILE)
     rewrite_file(bundle, WHITENING_FILE, save({name: stored[name] for name in ("mean", "W")}))  # as older bundles
-    change_bundle(bare := copy_bundle(golden / "bundle-v1", tmp_path / "none"), whitening=None)
+    bare = copy_bundle(golden / "bundle-v1", tmp_path / "none", whitening=None)
     with Encoder(bare) as encoder, pytest.raises(UsageError, match="stores no moments"):
         encoder.ranges()
     with Encoder(bundle) as encoder:

@@ -1,10 +1,10 @@
 """Test the completion of shells: what they get, and that it comes without imports of what computes."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+from support.cli import python
 
 CODE = """
 import atexit, sys
@@ -24,15 +24,9 @@ def complete(line: str, shell: str = "bash") -> tuple[list[str], str]:
     words = line.split(" ")
     variable = f"_{words[0].upper().replace('-', '_')}_COMPLETE"
     known = {"COMP_WORDS": line, "COMP_CWORD": words[-1] if shell == "fish" else str(len(words) - 1)}
-    done = run(words[0], {**known, variable: f"{shell}_complete"})
-    return done.stdout.splitlines(), done.stderr
-
-
-def run(name: str, variables: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    command, environment = [sys.executable, "-c", CODE, name], os.environ | variables
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = python(CODE, words[0], env=os.environ | known | {variable: f"{shell}_complete"})
     assert done.returncode == 0, done.stderr
-    return done
+    return done.stdout.splitlines(), done.stderr
 
 
 def test_commands_are_completed() -> None:

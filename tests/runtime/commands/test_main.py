@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from support.bundles import contained, copy_bundle, rewrite_file
-from support.cli import invoke
+from support.cli import invoke, refused
 from whiten import Encoder
 from whiten_runtime.commands.main import whiten
 
@@ -144,12 +144,7 @@ def test_models_lists_the_catalogue() -> None:
     ],
 )
 def test_errors_are_one_line(tiny_bundle: Path, arguments: list[str], code: int, message: str) -> None:
-    result = run(*(tiny_bundle if argument == "BUNDLE" else argument for argument in arguments))
-    assert result.exit_code == code
-    assert message in result.stderr
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
+    assert message in refused(*(tiny_bundle if argument == "BUNDLE" else argument for argument in arguments), code=code)
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
@@ -170,8 +165,6 @@ def test_the_commands_are_installed(tiny_bundle: Path) -> None:
 def test_embed_does_not_replace_its_own_input(tiny_bundle: Path, tmp_path: Path) -> None:
     texts = tmp_path / "texts.jsonl"
     texts.write_text('"a text"\n', "utf-8")
-    result = run("embed", tiny_bundle, "--input", texts, "--out", texts)
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "is --input too and would be replaced" in result.stderr
+    assert "is --input too and would be replaced" in refused("embed", tiny_bundle, "--input", texts, "--out", texts)
     assert texts.read_text("utf-8") == '"a text"\n'
     assert run("embed", tiny_bundle, "--input", texts, "--out", tmp_path / "new.jsonl").exit_code == 0

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from support.cli import ok
+from support.cli import MAIN, ok, python
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
 
-MAIN = "from whiten_runtime.commands.main import main; main()"
 REPORT = """
 import time
 from whiten_runtime.commands.console import ConsoleReporter
@@ -81,7 +80,7 @@ def test_a_terminal_of_no_columns_has_a_bar_too() -> None:
 
 
 def test_a_pipe_gets_lines_alone() -> None:
-    done = subprocess.run([sys.executable, "-c", REPORT], capture_output=True, text=True, check=True, encoding="utf-8")
+    done = python(REPORT, check=True, encoding="utf-8")
     assert (done.stdout, done.stderr.splitlines()) == ("", LINES)
 
 
@@ -95,16 +94,12 @@ def test_embed_draws_a_bar_on_a_terminal(tiny_bundle: Path, tmp_path: Path) -> N
 
 
 def test_quiet_leaves_warnings_and_errors(tiny_bundle: Path, tmp_path: Path) -> None:
-    def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-c", MAIN, *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    assert run("verify", tiny_bundle).stderr
-    done = run("verify", tiny_bundle, "--quiet")
+    assert python(MAIN, "verify", tiny_bundle).stderr
+    done = python(MAIN, "verify", tiny_bundle, "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    done = run("embed", tiny_bundle, "long " * 99, "-q", "--out", tmp_path / "out.npy")
+    done = python(MAIN, "embed", tiny_bundle, "long " * 99, "-q", "--out", tmp_path / "out.npy")
     assert (done.stderr.startswith("warning: "), done.stderr.count("\n")) == (True, 1)
-    done = run("verify", tmp_path / "nowhere", "-q")
+    done = python(MAIN, "verify", tmp_path / "nowhere", "-q")
     assert (done.returncode, done.stderr.startswith("error: ")) == (1, True)
     assert ok("verify", tiny_bundle, "--quiet").stderr == ""
     assert ok("verify", tiny_bundle).stderr  # of the same process

@@ -59,24 +59,26 @@ def test_texts_are_read_from_every_kind_of_file(tmp_path: Path, kind: str, compr
             list(read_texts(path, "sentense"))
 
 
-def test_a_quoted_field_may_span_lines(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text('text,n\n"two\nlines",1\nnext,2\n', "utf-8")
-    assert list(read_texts(path)) == ["two\nlines", "next"]
+@pytest.mark.parametrize(
+    ("name", "content", "texts"),
+    [
+        ("a.csv", 'text,n\n"two\nlines",1\nnext,2\n', ["two\nlines", "next"]),
+        ("a.jsonl", '"one"\n\n"two"\n', ["one", "two"]),
+        ("a.jsonl", r'{"text": "\ud83d half"}', ["\ud83d half"]),
+        ("a.txt", "\ufeffone\r\ntwo", ["one", "two"]),
+        ("a.tsv", 'text\tn\n"Hello he said\t1\nthird "q"\t3\n', ['"Hello he said', 'third "q"']),
+    ],
+    ids=["quoted lines", "strings", "half of a pair", "mark and newlines", "quotes in a tsv"],
+)
+def test_what_files_hold(tmp_path: Path, name: str, content: str, texts: list[str]) -> None:
+    (tmp_path / name).write_text(content, "utf-8", newline="")
+    assert list(read_texts(tmp_path / name)) == texts
 
 
-def test_lines_of_jsonl_may_be_strings(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('"one"\n\n"two"\n', "utf-8")
-    assert list(read_texts(path)) == ["one", "two"]
+def test_strings_on_lines_have_no_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('"one"\n')
     with pytest.raises(UsageError, match="has texts on its lines and no column 'body', only 'text'"):
-        list(read_texts(path, "body"))
-
-
-def test_byte_order_mark_and_windows_newlines_are_removed(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes("\ufeffone\r\ntwo".encode())
-    assert list(read_texts(path)) == ["one", "two"]
+        list(read_texts(tmp_path / "a.jsonl", "body"))
 
 
 def _damaged_gzip() -> bytes:
@@ -154,18 +156,6 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes, kind: str
         assert all(isinstance(text, str) for text in read_texts(path))
     except (DataError, UsageError) as error:
         assert str(path) in str(error)
-
-
-def test_quotes_in_a_tsv_are_text(tmp_path: Path) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text('text\tn\n"Hello he said\t1\nsecond\t2\nthird "q"\t3\n', "utf-8")
-    assert list(read_texts(path)) == ['"Hello he said', "second", 'third "q"']
-
-
-def test_lone_surrogates_in_json_are_kept(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(r'{"text": "\ud83d half"}', "utf-8")
-    assert list(read_texts(path)) == ["\ud83d half"]
 
 
 def test_standard_input_has_no_columns(monkeypatch: pytest.MonkeyPatch) -> None:

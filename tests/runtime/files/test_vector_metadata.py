@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.bundles import copy_bundle
 from support.cli import ok
 from whiten import Encoder
 from whiten_runtime.errors import DataError, UsageError, WhitenError
@@ -144,10 +145,9 @@ def test_embed_says_what_was_done_to_the_vectors(tiny_bundle: Path, tiny: Encode
 
 
 def test_embed_names_the_prompt(tmp_path: Path, golden: Path) -> None:
-    from support.bundles import change_bundle, copy_bundle
-
-    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
-    change_bundle(bundle, prompts={"query": "q: ", "sts": "s: "}, default_prompt_name="query")
+    bundle = copy_bundle(
+        golden / "bundle-v1", tmp_path, prompts={"query": "q: ", "sts": "s: "}, default_prompt_name="query"
+    )
     for options, name in (((), "query"), (("--prompt-name", "sts"), "sts"), (("--prompt", "x"), None)):
         ok("embed", bundle, "a", "--out", tmp_path / "v.parquet", "--force", *options)
         found = read_metadata(tmp_path / "v.parquet")

@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 
 from support.bundles import contents, copy_bundle, rewrite_file
-from support.cli import invoke, ok
+from support.cli import MAIN, invoke, ok, python, refused
 from support.hub import READ_ONLY, TOKEN, Hub, commit_of
 from whiten import Encoder
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
@@ -29,8 +27,7 @@ def writes(hub: Hub) -> list[str]:
 @pytest.fixture
 def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
     """A copy of a bundle, with files that are no part of it."""
-    copy = tmp_path / "copy"
-    shutil.copytree(tiny_bundle, copy)
+    copy = copy_bundle(tiny_bundle, tmp_path)
     (copy / "notes.txt").write_text("private")
     (copy / ".git").mkdir()
     return copy
@@ -77,9 +74,7 @@ def test_weights_and_code_of_other_programs_are_not_mixed_with_a_bundle(hub: Hub
     """The whole repository, fetched by another program, would be refused as a bundle."""
     ok("push", bundle, ID)
     hub.repositories[ID] = {**hub.repositories[ID], name: b"mine"}
-    result = invoke(whiten, "push", bundle, ID)
-    assert result.exit_code == 2
-    assert f"'{ID}' holds {name}, which no bundle there lists" in result.stderr
+    assert f"'{ID}' holds {name}, which no bundle there lists" in refused("push", bundle, ID)
     assert hub.repositories[ID][name] == b"mine"
 
 
@@ -121,10 +116,9 @@ def test_private(hub: Hub, bundle: Path) -> None:
     hub.repositories["org/public"] = {}
     ok("push", bundle, ID, "--private")
     assert hub.private == {ID}
-    result = invoke(whiten, "push", bundle, "org/public", "--private")
-    assert (result.exit_code, "'org/public' is public; choose another name" in result.stderr) == (2, True)
-    result = invoke(whiten, "push", bundle, "org/public", "--private", "--branch", "mine")
-    assert (result.exit_code, "'org/public' is public; choose another name" in result.stderr) == (2, True)
+    assert "'org/public' is public; choose another name" in refused("push", bundle, "org/public", "--private")
+    error = refused("push", bundle, "org/public", "--private", "--branch", "mine")
+    assert "'org/public' is public; choose another name" in error
     assert hub.repositories["org/public"] == {}
     assert ("org/public", "mine") not in hub.branches
 
@@ -141,8 +135,9 @@ def test_a_branch_is_looked_at_by_itself(hub: Hub, bundle: Path) -> None:
 def test_an_altered_bundle_is_not_uploaded(hub: Hub, bundle: Path) -> None:
     content = (bundle / "tokenizer.json").read_bytes()
     (bundle / "tokenizer.json").write_bytes(content[:-1] + b" ")
-    result = invoke(whiten, "push", bundle, ID)
-    assert (result.exit_code, "SHA-256 differs" in result.stderr, hub.asked) == (1, True, [])
+    error = refused("push", bundle, ID, code=1)
+    assert "SHA-256 differs" in error
+    assert hub.asked == []
 
 
 @pytest.mark.parametrize(
@@ -171,17 +166,16 @@ def test_errors_of_one_line(
         monkeypatch.delenv("HF_TOKEN")
     elif token:
         monkeypatch.setenv("HF_TOKEN", token)
-    result = invoke(whiten, "push", bundle, *arguments)
-    assert (result.exit_code, result.stderr.count("\n")) == (code, 1), result.stderr
-    assert message in result.stderr
+    assert message in refused("push", bundle, *arguments, code=code)
     assert hub.repositories == {"org/old": {}}
 
 
 def test_what_is_no_bundle(hub: Hub, content: Mapping[str, bytes], tmp_path: Path) -> None:
     hub.repositories["org/tiny"] = content
     for name, message in (("nowhere", "does not exist"), ("org/tiny", "does not exist"), (tmp_path, "is not a whiten")):
-        result = invoke(whiten, "push", name, ID)
-        assert (result.exit_code, message in result.stderr, hub.asked) == (1, True, [])
+        error = refused("push", name, ID, code=1)
+        assert message in error
+        assert hub.asked == []
 
 
 def test_a_hub_that_is_not_there(hub: Hub, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,9 +185,7 @@ def test_a_hub_that_is_not_there(hub: Hub, bundle: Path, monkeypatch: pytest.Mon
     assert f"HF_HUB_OFFLINE is set; unset it to upload to '{ID}'" in invoke(whiten, "push", bundle, ID).stderr
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    result = invoke(whiten, "push", bundle, ID)
-    assert (result.exit_code, result.stderr.count("\n")) == (1, 1), result.stderr
-    assert f"the hub is out of reach, and '{ID}' is unchanged; try again later" in result.stderr
+    assert f"the hub is out of reach, and '{ID}' is unchanged; try again later" in refused("push", bundle, ID, code=1)
 
 
 @pytest.mark.slow
@@ -205,17 +197,11 @@ def test_other_processes_use_the_hub_by_their_environment(hub: Hub, golden: Path
         "HF_HUB_OFFLINE": "0",
         "HF_HUB_DISABLE_XET": "1",
     }
-
-    def whiten_in_a_process(*arguments: object) -> subprocess.CompletedProcess[str]:
-        code = "from whiten_runtime.commands.main import main; main()"
-        command = [sys.executable, "-c", code, *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-
-    pushed = whiten_in_a_process("push", golden / "bundle-v1-int8", ID)
+    pushed = python(MAIN, "push", golden / "bundle-v1-int8", ID, env=environment)
     assert (pushed.returncode, pushed.stdout) == (0, f"{hub.url}/{ID}/commit/{commit_of(hub.repositories[ID])}\n"), (
         pushed
     )
-    verified = whiten_in_a_process("verify", f"hf://{ID}")
+    verified = python(MAIN, "verify", f"hf://{ID}", env=environment)
     assert (verified.returncode, f"hf://{ID}: equal to" in verified.stderr) == (0, True), verified
     assert (tmp_path / "home" / "hub" / "models--org--new").is_dir()
 
@@ -227,8 +213,7 @@ def test_a_signature_goes_with_its_bundle(hub: Hub, tiny_bundle: Path, tmp_path:
 
     bundle, keys = copy_bundle(tiny_bundle, tmp_path), key_pair(tmp_path)
     ok("push", bundle, ID)
-    result = invoke(whiten, "verify", ID, "--public-key", keys.public)
-    assert (result.exit_code, "is not signed" in result.stderr) == (1, True)
+    assert "is not signed" in refused("verify", ID, "--public-key", keys.public, code=1)
     ok("sign", bundle, "--key", keys.private)
     ok("push", bundle, ID)
     assert hub.repositories[ID]["model.sig"] == (bundle / "model.sig").read_bytes()

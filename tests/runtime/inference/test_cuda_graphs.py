@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,54 +35,41 @@ def made(tiny_bundle: Path) -> Engine:
     return made
 
 
-def alone(made: Engine, ids: list[int]) -> np.ndarray:
-    return made.run([ids])
-
-
 def test_vectors_equal_those_of_a_plain_session(made: Engine, tiny_bundle: Path) -> None:
     plain = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
     texts = [[5 + (3 * length + place) % 90 for place in range(length)] for length in range(1, 49)]
     # Shorter and longer texts in turn: nothing of the previous text may be left in the arrays.
-    got = np.concatenate([alone(made, text) for pair in zip(texts, reversed(texts), strict=True) for text in pair])
-    want = np.concatenate([alone(plain, text) for pair in zip(texts, reversed(texts), strict=True) for text in pair])
+    got = np.concatenate([made.run([text]) for pair in zip(texts, reversed(texts), strict=True) for text in pair])
+    want = np.concatenate([plain.run([text]) for pair in zip(texts, reversed(texts), strict=True) for text in pair])
     assert GATES["fp32"].passes(compare(got, want))
 
 
 def test_vector_does_not_change_with_the_next_text(made: Engine) -> None:
-    first = alone(made, [5, 6, 7])
+    first = made.run([[5, 6, 7]])
     kept = first.copy()
-    alone(made, [9, 8, 7])
+    made.run([[9, 8, 7]])
     assert (first == kept).all()
 
 
 def test_empty_texts_are_run_and_long_texts_are_not_recorded(made: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert np.isfinite(alone(made, [])).all()
+    assert np.isfinite(made.run([[]])).all()
     made.record(16, "fp32")
     monkeypatch.setattr(recorded.CudaGraphRunner, "run", lambda *_: pytest.fail("not recorded"))
-    assert alone(made, [5] * 17).shape == (1, made.width_of("sentence_embedding"))
+    assert made.run([[5] * 17]).shape == (1, made.width_of("sentence_embedding"))
 
 
 def test_threads_get_the_vectors_of_their_own_texts(made: Engine) -> None:
     texts = [[5 + place for place in range(length)] for length in range(1, 21)]
-    want = [alone(made, text) for text in texts]
-    wrong: list[int] = []
-
-    def work() -> None:
-        for _ in range(5):
-            wrong.extend(index for index, text in enumerate(texts) if not (alone(made, text) == want[index]).all())
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    want = [made.run([text]) for text in texts]
+    with ThreadPoolExecutor(4) as threads:
+        for found in threads.map(lambda _: [made.run([text]) for text in texts], range(20)):
+            np.testing.assert_array_equal(np.concatenate(found), np.concatenate(want))
 
 
 def test_closed_engine_is_refused(made: Engine) -> None:
     made.close()
     with pytest.raises(WhitenError, match="was closed"):
-        alone(made, [5])
+        made.run([[5]])
 
 
 def test_failed_recording_is_a_provider_error(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,11 +99,8 @@ def test_one_thread_creates_and_runs_all_recordings(tiny_bundle: Path, monkeypat
     monkeypatch.setattr(runner, "create_session", create_here)
     monkeypatch.setattr(recorded.CudaGraphRunner, "_run", run_here)
     made.record(48, "fp32")
-    threads = [threading.Thread(target=alone, args=(made, [5, 6])) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda ids: made.run([ids]), [[5, 6]] * 3))
     assert len(found) > 3
     assert len(set(found)) == 1
     assert found[0].startswith("whiten-recorded")

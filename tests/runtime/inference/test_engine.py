@@ -1,8 +1,6 @@
 """Test which sessions are created, and which of them runs a batch."""
 
 import shutil
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 
 from support.bundles import copy_bundle, edit_manifest
+from support.cli import python
 from whiten import Encoder, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
@@ -42,10 +41,6 @@ def created(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     return sessions
 
 
-def vectors(made: Engine, ids: list[list[int]]) -> np.ndarray:
-    return made.run(ids)
-
-
 @pytest.mark.parametrize(
     ("threads", "tuning", "calls", "sessions"),
     [
@@ -66,19 +61,19 @@ def test_sessions_that_are_created(
 ) -> None:
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=threads, tuning=tuning))
     for ids in calls:
-        vectors(made, ids)
+        made.run(ids)
     assert created == sessions
 
 
 def test_single_batch_has_all_threads_and_several_have_one_each(tiny_bundle: Path, created: list[int | None]) -> None:
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=3, tuning=NO_LITTLE_WORK))
-    alone = vectors(made, QUERY)
+    alone = made.run(QUERY)
     assert created == [None]
-    many = vectors(made, [*MANY, *QUERY])
+    many = made.run([*MANY, *QUERY])
     assert created == [None, 1]
     assert np.isfinite(many).all()
     np.testing.assert_allclose(many[-1:], alone, rtol=1e-4, atol=1e-4)
-    vectors(made, QUERY)
+    made.run(QUERY)
     assert created == [None, 1]
 
 
@@ -97,12 +92,12 @@ def test_two_threads_share_a_session(tiny_bundle: Path, created: list[int | None
 
     session = made._runner.session()
     made._runner._wide._session = Counting()
-    apart = vectors(Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=3, tuning=NO_LITTLE_WORK)), MANY)
+    apart = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=3, tuning=NO_LITTLE_WORK)).run(MANY)
     del created[1:]
-    many = vectors(made, MANY)
-    np.testing.assert_array_equal(many, vectors(made, MANY))
+    many = made.run(MANY)
+    np.testing.assert_array_equal(many, made.run(MANY))
     np.testing.assert_allclose(many, apart, rtol=1e-4, atol=1e-4)
-    vectors(made, QUERY)
+    made.run(QUERY)
     assert created == [None]
     assert in_pool
 
@@ -123,9 +118,9 @@ def test_gpu_batches_share_a_session(
 ) -> None:
     monkeypatch.setattr(engine, "NVIDIA", {"CPUExecutionProvider": "cpu"})
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2, tuning=Tuning(gpu_token_budget=128)))
-    many = vectors(made, [*MANY, *QUERY])
+    many = made.run([*MANY, *QUERY])
     assert np.isfinite(many).all()
-    np.testing.assert_allclose(vectors(made, QUERY), many[-1:], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(made.run(QUERY), many[-1:], rtol=1e-4, atol=1e-4)
     assert created == [None]
 
 
@@ -150,9 +145,9 @@ def test_graph_without_a_network_has_one_thread(golden: Path, tmp_path: Path, cr
     edit_manifest(bundle, lambda manifest: manifest.update(layers=[0]))
     _, embedder = loading.load_bundle(bundle, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
     assert embedder.engine.schedule == Schedule.of_lookup()
-    want = vectors(Engine(bundle / MODEL_FILE, 0, SessionOptions(threads=1)), MANY)
-    np.testing.assert_allclose(vectors(embedder.engine, MANY), want, rtol=1e-4, atol=1e-4)
-    vectors(embedder.engine, QUERY)
+    want = Engine(bundle / MODEL_FILE, 0, SessionOptions(threads=1)).run(MANY)
+    np.testing.assert_allclose(embedder.engine.run(MANY), want, rtol=1e-4, atol=1e-4)
+    embedder.engine.run(QUERY)
     assert created == [1, None]
 
 
@@ -184,11 +179,11 @@ def test_engine_works_after_its_model_file_is_replaced(
 ) -> None:
     model = copy_bundle(tiny_bundle, tmp_path) / MODEL_FILE
     made = Engine(model, 0, SessionOptions(threads=3, tuning=NO_LITTLE_WORK))
-    want = vectors(made, MANY)
+    want = made.run(MANY)
     shutil.copy(model, model.with_suffix(".new"))
     model.with_suffix(".new").replace(model)
-    np.testing.assert_array_equal(vectors(made, MANY), want)
-    np.testing.assert_allclose(vectors(made, QUERY), vectors(made, [*QUERY, *MANY])[:1], rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(made.run(MANY), want)
+    np.testing.assert_allclose(made.run(QUERY), made.run([*QUERY, *MANY])[:1], rtol=1e-4, atol=1e-4)
     assert created == [None, 1]
 
 
@@ -215,16 +210,15 @@ encoder = reopen(Encoder, Opening(Path(sys.argv[1]), options))
 encoder.encode(["some text"] * 300)
 atexit.register(lambda: print(len(encoder.encode(["some text"] * 300))))
 """
-    command = [sys.executable, "-c", code, str(tiny_bundle), str(little_work)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    result = python(code, tiny_bundle, little_work, timeout=60)
     assert result.stdout == "300\n", result.stderr
 
 
 def test_one_failing_batch_fails_the_call(tiny_bundle: Path) -> None:
     made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
     with pytest.raises(WhitenError, match="onnxruntime failed"):
-        vectors(made, [*MANY, [10**9]])
-    assert np.isfinite(vectors(made, MANY)).all()
+        made.run([*MANY, [10**9]])
+    assert np.isfinite(made.run(MANY)).all()
 
 
 def test_padding_is_checked_on_loading_for_cuda(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +247,7 @@ def test_number_of_concurrent_gpu_runs_is_limited(tiny_bundle: Path, monkeypatch
 
     made._runner._session._session = Counting()
     with ThreadPoolExecutor(6) as threads:
-        list(threads.map(lambda _: vectors(made, MANY), range(6)))
+        list(threads.map(lambda _: made.run(MANY), range(6)))
     assert max(most) == batching.GPU_WORKERS
 
 

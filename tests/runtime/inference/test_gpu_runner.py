@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -68,11 +69,8 @@ def test_batch_that_runs_alone_waits_for_the_others() -> None:
                 time.sleep(0.0005)
                 running.remove(name)
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in ("alone 1", "alone 2", "a", "b", "c")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(5) as threads:
+        list(threads.map(work, ("alone 1", "alone 2", "a", "b", "c")))
     assert len(seen) == 100
     assert all(len(names) == 1 for names in seen if any(name.startswith("alone") for name in names))
     assert max(map(len, seen)) <= 2
@@ -81,16 +79,12 @@ def test_batch_that_runs_alone_waits_for_the_others() -> None:
 def test_two_batches_run_at_once() -> None:
     turns, both = Turns(2), threading.Barrier(2)
 
-    def work() -> None:
+    def work(_: int) -> None:
         with turns.shared():
             both.wait(60)  # raises if the other does not come
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(90)
-    assert not both.broken
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(work, range(2)))
 
 
 def test_other_errors_are_passed_on_at_once() -> None:

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 
+from support.corpus import NASTY
+from support.vectors import token_ids
 from support.vocabularies import byte_bpe, wordpiece
-from whiten import BundleError
+from whiten import BundleError, Encoder, UsageError
 from whiten_runtime.bundle.records import Side
 from whiten_runtime.inference.tokenizer import Tokenizer
 
@@ -129,3 +131,27 @@ def test_a_regular_expression_that_gives_up_is_a_bundle_error(tmp_path: Path) ->
     tokenizer = Tokenizer(tmp_path / "tokenizer.json", 8)
     with pytest.raises(BundleError, match=r"^the bundle's tokenizer fails \(.*retry-limit-in-match over"):
         tokenizer.tokenize(["a" * 40 + "b"])
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_tokens_are_those_that_are_embedded(tiny: Encoder, text: str) -> None:
+    found = tiny.tokens(text)
+    assert len(found) == tiny.token_count(text)
+    assert [one.id for one in found][: tiny.max_seq_length - 1] == token_ids(tiny, [text])[0][
+        : min(len(found), tiny.max_seq_length - 1)
+    ]
+    assert [one for one in found if not one.special] == tiny.tokens(text, special=False)
+    assert all(0 <= one.start <= one.end <= len(text) for one in found)
+
+
+def test_ids_are_decoded(tiny: Encoder) -> None:
+    ids = [one.id for one in tiny.tokens("hello there")]
+    assert tiny.decode(ids) == "hello there"
+    assert tiny.decode(ids, skip_special=False).startswith("[CLS]")
+    assert tiny.decode([]) == ""
+
+
+@pytest.mark.parametrize("bad", [-1, 10**6, 2**40])
+def test_ids_that_are_none(tiny: Encoder, bad: int) -> None:
+    with pytest.raises(UsageError, match=f"token id {bad} is not in the vocabulary"):
+        tiny.decode([bad])

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("model_signing", reason="needs whiten[sign]")
 
 import whiten as whiten_package
-from support.cli import invoke, ok
+from support.cli import invoke, ok, refused
 from support.keys import KeyPair
 from whiten import Encoder
 from whiten_runtime import signing
@@ -78,9 +78,7 @@ def test_files_that_nobody_signed_are_refused(name: str, signed: Path, keys: Key
     (signed / name).parent.mkdir(parents=True, exist_ok=True)
     (signed / name).write_text("{}")
     ok("verify", signed)
-    result = invoke(whiten, "verify", signed, "--public-key", keys.public)
-    assert result.exit_code == 1
-    assert f"does not cover {name};" in result.stderr
+    assert f"does not cover {name};" in refused("verify", signed, "--public-key", keys.public, code=1)
 
 
 def test_a_link_to_a_folder_is_refused(signed: Path, keys: KeyPair, tmp_path: Path) -> None:

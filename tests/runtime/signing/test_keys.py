@@ -12,7 +12,7 @@ pytest.importorskip("model_signing", reason="needs whiten[sign]")
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from support.bundles import contents
-from support.cli import invoke, ok
+from support.cli import invoke, ok, refused
 from support.keys import KeyPair, key_pair
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.commands.sign import PASSPHRASE
@@ -24,14 +24,12 @@ GOLDEN = Path(__file__).parents[2] / "data"
 
 def test_a_passphrase_comes_from_the_environment(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = key_pair(tmp_path, "locked", "open sesame é")
-    result = invoke(whiten, "sign", bundle, "--key", pair.private)
-    assert result.exit_code == 2
-    assert f"set {PASSPHRASE}, or sign in a terminal" in result.stderr
+    assert f"set {PASSPHRASE}, or sign in a terminal" in refused("sign", bundle, "--key", pair.private)
     monkeypatch.setenv(PASSPHRASE, "wrong")
     result = invoke(whiten, "sign", bundle, "--key", pair.private)
     assert result.exit_code == 2
     assert "or the passphrase does not open it" in result.stderr
-    assert "wrong" not in result.stderr
+    assert "wrong" not in result.output
     monkeypatch.setenv(PASSPHRASE, "open sesame é")
     ok("sign", bundle, "--key", pair.private)
     ok("verify", bundle, "--public-key", pair.public)
@@ -92,10 +90,7 @@ def test_a_key_that_cannot_be_used_is_a_usage_error(name: str, command: str, sig
         found = found.private if command == "sign" else found.public
     before = contents(signed)
     option = "--key" if command == "sign" else "--public-key"
-    result = invoke(whiten, command, signed, option, found)
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    assert message in refused(command, signed, option, found)
     assert contents(signed) == before
 
 
