@@ -1,14 +1,13 @@
 """Test that an export prints nothing on stderr but its own lines, whatever torch, transformers and onnxruntime say."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from support.checkpoints import save_checkpoint, write_json
+from support.cli import python
 from support.families import FAMILIES, Family
 from support.published import save, transformer
 
@@ -50,8 +49,6 @@ def test_nothing_but_its_own_lines_reaches_stderr(tmp_path: Path) -> None:
         of_kind(ROBERTA, "longformer", tmp_path / "windows", **WINDOWS),  # torch tells what it cannot trace
         of_kind(BERT, "data2vec-text", tmp_path / "positions", pad_token_id=0),
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, *map(str, folders)], capture_output=True, text=True, timeout=600, check=True
-    )
+    done = python(RUN, *folders, timeout=600, check=True)
     assert done.stdout.split() == ["0", "0", "0", "1", "0"]
     assert [line for line in done.stderr.splitlines() if not line.startswith(("warning: ", "error: "))] == []

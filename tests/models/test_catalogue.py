@@ -18,11 +18,6 @@ PAPERS_ROWS = [
     "glove", "sif",
 ]  # fmt: skip
 
-MODEL_TYPES = {
-    "bert", "roberta", "distilbert", "deberta", "albert", "t5", "layoutlm", "xlm", "xlm-roberta", "mpnet",
-    "squeezebert", "gpt2", "electra", "mobilebert", "llama",
-    "gemma3_text", "mistral", "modernbert", "nomic_bert", "qwen2", "qwen3",
-}  # fmt: skip
 
 SINCE_TRANSFORMERS_5 = {"nomic_bert"}
 
@@ -82,7 +77,6 @@ def test_only_what_is_exported_as_published_has_facts_of_its_authors(entry: Entr
 def test_model_types_are_those_of_transformers() -> None:
     auto = pytest.importorskip("transformers.models.auto.configuration_auto")
     used = {entry.model_type for entry in catalogue() if entry.source == "transformers"}
-    assert used == MODEL_TYPES
     assert used - SINCE_TRANSFORMERS_5 <= set(auto.CONFIG_MAPPING_NAMES)
 
 

@@ -51,13 +51,10 @@ def test_other_weights_under_a_pinned_name_are_refused(
         ("roberta", "did you mean roberta-base"),
         ("zzzzzzzz", "see whiten models"),
         ("no model", "is not in the catalogue"),
-        ("a/b/c", "is not in the catalogue"),
         ("a/b--c", "is not in the catalogue"),
         ("a/..", "is not in the catalogue"),
         ("-a/b", "is not in the catalogue"),
         ("a/" + "b" * 200, "is not in the catalogue"),
-        ("~nosuchuser/x", "is not in the catalogue"),
-        ("./nowhere", "not a directory"),
     ],
 )
 def test_unknown_models_are_refused(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 from safetensors.torch import load_file
 
 from support.checkpoints import write_json
-from support.cli import ok, refused
+from support.cli import refused
 from support.families import WIDTH
 from whiten import WhitenError
 from whiten_export.sources.describe.checkpoint import Checkpoint
@@ -191,11 +191,3 @@ def test_pickles_run_no_code_and_are_named_in_our_words(
     assert not ran.exists()
     assert f"{folder / 'pytorch_model.bin'}: {words}" in error
     assert not [word for word in ADVICE if word in error]
-
-
-@pytest.mark.slow
-def test_plain_weights_of_torch_are_taken(whole: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(whole, tmp_path / "model"))
-    torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
-    (folder / WEIGHTS).unlink()
-    ok("export", folder, "--layers", 1, "--whitening", "none", "--out", tmp_path / "out")

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import pytest
 from onnx_ir.tape import Tape
 
 from support.checkpoints import write_json, write_modules
-from support.cli import ok, refused
+from support.cli import ok, python, refused
 from support.families import LAYERS, WIDTH
 from support.onnx_folders import rename_last, save_encoder
 from whiten import Encoder
@@ -137,8 +135,7 @@ def test_export_runs_without_torch_and_transformers(encoder_directory: Path, cor
         "for name in ('torch', 'transformers'): sys.modules[name] = None\n"
         "from whiten_export.commands.export import main\nmain()"
     )
-    command = [sys.executable, "-c", code, encoder_directory, "--corpus", corpus_file, "--out", tmp_path / "b"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python(code, encoder_directory, "--corpus", corpus_file, "--out", tmp_path / "b")
     assert done.returncode == 0, done.stderr
     with Encoder(tmp_path / "b") as encoder:
         assert encoder.manifest.layers == (LAYERS,)  # the default is the last

@@ -1,6 +1,7 @@
 """Test what particular families need, and the treatment of unknown families."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -11,10 +12,11 @@ import pytest
 import torch
 import transformers
 
+from support.bundles import contents
 from support.checkpoints import save_checkpoint, write_json, write_modules
-from support.cli import invoke, ok, refused
+from support.cli import invoke, ok, python, refused
 from support.corpus import sentences
-from support.families import FAMILIES, MAX_LENGTH
+from support.families import DECODERS, FAMILIES, MAX_LENGTH, Family
 from support.vocabularies import write_tokenizer_json
 from whiten import Encoder
 from whiten_export.commands.export import export
@@ -150,3 +152,19 @@ def test_network_that_branches_on_the_length_is_refused_in_words(kind: str, tmp_
         ok(*command)
         write_json(folder / "config.json", config)
         ok(*command, "--max-length", 28, "--force")
+
+
+EXPORT = "from whiten_export.commands.export import export; export()"
+
+
+@pytest.mark.parametrize("family", [FAMILIES["modernbert"], DECODERS["gemma3_text"]], ids=["modernbert", "gemma3"])
+def test_a_bundle_does_not_depend_on_the_order_of_sets(family: Family, tmp_path: Path) -> None:
+    """Their order differs from process to process, by the seed of hashes."""
+    save_checkpoint(family, tmp_path / "model")
+    found = []
+    for seed in ("0", "2"):
+        bundle = tmp_path / seed / "bundle"
+        options = ("--whitening", "none", "--out", bundle)
+        python(EXPORT, tmp_path / "model", *options, check=True, env=os.environ | {"PYTHONHASHSEED": seed})
+        found.append(contents(bundle))
+    assert found[0] == found[1]

@@ -42,18 +42,15 @@ def opened(folder: Path) -> StaticEmbedding:
     return StaticEmbedding(resolve(str(folder)), "cpu")
 
 
-def test_texts_get_no_special_tokens(made: Made) -> None:
-    tokenizer = opened(made()).tokenizer
+def test_texts_of_any_length_get_no_special_tokens_and_no_padding(made: Made) -> None:
+    tokenizer = opened(made(change=lambda own: own.enable_padding(length=50))).tokenizer
+    assert tokenizer.stated_length == 1 << 20
     written = Tokenizer.from_str(tokenizer.json)
     assert tokenizer.special_tokens == 0
+    written.no_padding()
     assert tokenizer.own_ids(TEXTS, 1000) == [written.encode(text).ids for text in TEXTS]
     assert tokenizer.own_ids([""], 1000) == [[]]
     assert [len(ids) for ids in tokenizer.own_ids(TEXTS, 3)][-1] == 3
-
-
-def test_padding_of_the_tokenizer_is_left_out(made: Made) -> None:
-    tokenizer = opened(made(change=lambda own: own.enable_padding(length=50))).tokenizer
-    assert tokenizer.own_ids([""], 1000) == [[]]
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -67,10 +64,6 @@ def test_truncation_of_the_tokenizer_is_kept(made: Made, side: str) -> None:
     for length in (4, 3, 10):
         kept = ids[:length] if side == "right" else ids[-length:]
         assert tokenizer.own_ids(TEXTS[-1:], length) == [kept]
-
-
-def test_texts_of_any_length_are_taken_where_the_tokenizer_sets_no_limit(made: Made) -> None:
-    assert opened(made()).tokenizer.stated_length == 1 << 20
 
 
 def test_the_graph_and_the_reference_look_up_the_same_rows(made: Made) -> None:

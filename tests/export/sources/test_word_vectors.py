@@ -15,7 +15,7 @@ from support.corpus import NASTY, sentences
 from whiten import Encoder
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.sources.load.word_vectors import _WORD, SPECIALS, word_tokenizer, word_weights
+from whiten_export.sources.load.word_vectors import _WORD, SPECIALS, word_tokenizer
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.reporter import Reporter
@@ -151,11 +151,6 @@ def test_clitics_and_numbers_are_split() -> None:
 def test_errors_leave_no_bundle(words_file: Path, tmp_path: Path, options: list[str], message: str) -> None:
     assert message in refused("export", words_file, *options, "--out", tmp_path / "b")
     assert not (tmp_path / "b").exists()
-
-
-def test_sif_weights_without_frequencies_follow_zipf() -> None:
-    weights = word_weights(["a", "b", "c"], None)
-    np.testing.assert_allclose(weights, 1e-3 / (1e-3 + np.array([6, 3, 2]) / 11))
 
 
 LOWER = [f"word{number}" for number in range(490)]

@@ -135,11 +135,6 @@ def test_slower_of_two_exports_replaces_only_with_force(tmp_path: Path, replace:
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
-def test_errors_of_other_files_are_not_converted(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), staged(tmp_path / "a" / "bundle", False):
-        (tmp_path / "input.txt").read_text()
-
-
 @pytest.mark.parametrize(
     "error", [MemoryError(), KeyError("x"), ConnectionError("reset"), TimeoutError(110, "timed out")], ids=repr
 )
@@ -148,11 +143,6 @@ def test_errors_of_other_work_are_not_converted(tmp_path: Path, error: Exception
         raise error
     assert caught.value is error
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_model_beside_the_output_is_not_converted(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), staged(tmp_path / "bundle", False):
-        (tmp_path / "model" / "config.json").read_text()
 
 
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
@@ -166,11 +156,3 @@ def fill_disk(place: Path) -> None:
     with staged(place, False) as stage:
         (stage / "model.onnx").symlink_to("/dev/full")
         (stage / "model.onnx").write_bytes(b"content")
-
-
-def test_a_file_that_may_not_be_written_is_told(tmp_path: Path) -> None:
-    with (
-        pytest.raises(WhitenError, match=r"bundle: cannot be written \(Is a directory"),
-        staged(tmp_path / "bundle", False) as stage,
-    ):
-        stage.write_bytes(b"")
