@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from support.bundles import change_bundle, copy_bundle
+from support.bundles import copy_bundle
 from support.vectors import ROUNDING, worst
 from whiten import Encoder, UsageError
 from whiten_evaluation.embedding import WhiteningSource, check_bundles, check_fit, embed_texts
@@ -22,12 +21,7 @@ CUT = WhiteningSource("bundle", dimension=8)
 def changed(tiny_bundle: Path, tmp_path: Path) -> Callable[..., Path]:
     """Return a function that copies the bundle and changes some fields of it, in all of its files."""
 
-    def get(**changes: Any) -> Path:
-        copy = copy_bundle(tiny_bundle, tmp_path / str(len(list(tmp_path.iterdir()))))
-        change_bundle(copy, **changes)
-        return copy
-
-    return get
+    return lambda **changes: copy_bundle(tiny_bundle, tmp_path / str(len(list(tmp_path.iterdir()))), **changes)
 
 
 @pytest.mark.parametrize(("name", "prompt"), [(None, "similar: "), ("query", "query: ")])

@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from support.cli import invoke
+from support.cli import ok, refused
 from support.sts import write_paper_layout
 from whiten import fit_bundle, refit_bundle
-from whiten_evaluation.commands import evaluate
 from whiten_evaluation.tasks.sts import interval, resampled
 from whiten_evaluation.tasks.sts_files import Subset, Task
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_whitening.maps import WhiteningSpec
 
-run = partial(invoke, evaluate)
+run = partial(ok, "eval")
 
 
 def test_intervals_equal_resampling_by_hand() -> None:
@@ -44,7 +43,6 @@ def test_intervals_equal_resampling_by_hand() -> None:
 def test_command_finds_no_difference_between_equal_bundles(tiny_bundle: Path, tmp_path: Path) -> None:
     write_paper_layout(tmp_path, ("STS-B", "STS15"))
     result = run("compare", tiny_bundle, tiny_bundle, "--data", tmp_path, "--json")
-    assert result.exit_code == 0
     first, second = json.loads(result.stdout)["bundles"]
     assert first["difference"] is None
     assert second["difference"] == {"value": 0, "low": 0, "high": 0, "certain": False}
@@ -73,6 +71,4 @@ def test_worse_bundle_has_a_significant_difference(tiny_bundle: Path, tmp_path: 
 
 
 def test_single_bundle_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
-    result = run("compare", tiny_bundle, "--data", tmp_path)
-    assert result.exit_code == 2
-    assert "name two or more to compare" in result.stderr
+    assert "name two or more to compare" in refused("eval", "compare", tiny_bundle, "--data", tmp_path)
