@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from support.cli import python
 
 pytestmark = pytest.mark.slow
 
@@ -29,9 +29,8 @@ print(json.dumps({"peak_kb": int(fields["VmHWM"].split()[0]), "cores": len(os.sc
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads peak memory from /proc")
 def test_an_int8_bundle_takes_125_mb_on_one_core(minilm_int8_bundle: Path) -> None:
     """Load it, embed short texts, many and a long one, and verify it."""
-    command = [sys.executable, "-c", PROGRAM, str(minilm_int8_bundle)]
     environment = {name: value for name, value in os.environ.items() if name != "WHITEN_THREADS"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = python(PROGRAM, minilm_int8_bundle, env=environment)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["cores"] == 1

@@ -9,7 +9,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerFast
 
-from support.bundles import change_bundle, copy_bundle
+from support.bundles import copy_bundle
 from support.published import static
 from whiten import Encoder, UsageError
 from whiten.integrations.sentence_transformers import BundleTransformer, load
@@ -117,8 +117,7 @@ def test_a_copy_keeps_the_settings_of_the_model(golden: Path, tmp_path: Path, na
 
 
 def test_a_copy_with_another_similarity_keeps_its_space(golden: Path, tmp_path: Path) -> None:
-    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
-    change_bundle(bundle, prompts={"query": "ask: "})
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path, prompts={"query": "ask: "})
     model = load(bundle)
     model.similarity_fn_name = "dot"
     model.save_pretrained(str(tmp_path / "saved"))
@@ -145,8 +144,7 @@ def test_saving_nowhere_does_nothing(model: BundleTransformer, tmp_path: Path, m
 
 @pytest.mark.parametrize("precision", ["int8", "uint8"])
 def test_no_texts_need_no_ranges_and_can_be_cut(golden: Path, tmp_path: Path, precision: str) -> None:
-    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
-    change_bundle(bundle, whitening=None)
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path, whitening=None)
     model = load(bundle)
     assert model.encode([], precision=precision).shape == model.encode([]).shape
     assert model.encode(sentences=[], precision=precision).shape == model.encode([]).shape

@@ -1,11 +1,10 @@
 """Test what happens where a framework is missing, and that whiten itself needs none."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import whiten.integrations
+from support.cli import python
 from whiten_runtime.errors import from_clone
 
 PACKAGES = {
@@ -42,7 +41,7 @@ for name in {list(PACKAGES)}:
         found[name] = type(error).__name__ + ": " + str(error)
 print(json.dumps(found))
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = python(code, check=True)
     found = json.loads(result.stdout)
     for name, (_, package) in PACKAGES.items():
         assert found[name].startswith("MissingPackageError: this needs "), name
@@ -52,5 +51,5 @@ print(json.dumps(found))
 
 def test_the_package_imports_no_framework() -> None:
     code = "import sys, json, whiten.integrations; print(json.dumps(sorted(sys.modules)))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = python(code, check=True)
     assert not {f'"{module}"' for module, _ in PACKAGES.values()} & set(result.stdout.split())

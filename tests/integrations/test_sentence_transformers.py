@@ -12,7 +12,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from support.bundles import change_bundle, copy_bundle
+from support.bundles import copy_bundle
 from support.corpus import NASTY, sentences
 from support.vectors import ROUNDING, worst
 from whiten import BundleError, Encoder, TextError, UsageError, WhitenError
@@ -33,8 +33,7 @@ def opened(golden: Path, tmp_path: Path) -> Iterator[Pair]:
     with ExitStack() as stack:
 
         def get(bundle: str = "bundle-v1", **changes: Any) -> tuple[SentenceTransformer, Encoder]:
-            copy = copy_bundle(golden / bundle, tmp_path / str(len(list(tmp_path.iterdir()))))
-            change_bundle(copy, **changes)
+            copy = copy_bundle(golden / bundle, tmp_path / str(len(list(tmp_path.iterdir()))), **changes)
             if "max_seq_length" in changes:  # as the export writes it
                 (copy / "sentence_bert_config.json").write_text(
                     json.dumps({"max_seq_length": changes["max_seq_length"]})

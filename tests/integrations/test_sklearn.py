@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline, make_pipeline
 
-from support.bundles import change_bundle, copy_bundle
+from support.bundles import copy_bundle
 from support.corpus import sentences
 from support.vectors import ROUNDING, worst
 from whiten import BundleError, Encoder, TextError, UsageError
@@ -44,8 +44,7 @@ def test_clones_and_parameters(tiny_bundle: Path, tiny: Encoder) -> None:
 
 
 def test_another_bundle_replaces_the_one_that_is_open(tiny_bundle: Path, tiny: Encoder, tmp_path: Path) -> None:
-    other = copy_bundle(tiny_bundle, tmp_path)
-    change_bundle(other, prompts={"a": "b: "}, default_prompt_name="a")
+    other = copy_bundle(tiny_bundle, tmp_path, prompts={"a": "b: "}, default_prompt_name="a")
     vectorizer = BundleVectorizer(tiny_bundle).fit(TEXTS)
     vectorizer.set_params(bundle=other)
     assert worst(vectorizer.transform(TEXTS), tiny.encode([f"b: {text}" for text in TEXTS])) <= ROUNDING

@@ -11,7 +11,7 @@ import torch
 from sentence_transformers import SentenceTransformer, util
 from sentence_transformers.base.modules import InputModule
 
-from support.bundles import change_bundle, copy_bundle
+from support.bundles import copy_bundle
 from support.corpus import sentences
 from support.families import WIDTH
 from whiten import Encoder
@@ -49,8 +49,9 @@ class Vectors(InputModule):
 
 @pytest.fixture(scope="module")
 def encoder(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encoder]:
-    bundle = copy_bundle(golden / "bundle-v1", tmp_path_factory.mktemp("prompted"))
-    change_bundle(bundle, prompts=PROMPTS, default_prompt_name="sts")
+    bundle = copy_bundle(
+        golden / "bundle-v1", tmp_path_factory.mktemp("prompted"), prompts=PROMPTS, default_prompt_name="sts"
+    )
     with Encoder(bundle, threads=1) as opened:
         assert opened.manifest.whitening is not None
         assert opened.manifest.whitening.method in NESTED_METHODS
@@ -176,8 +177,7 @@ def test_no_texts_give_no_rows(encoder: Encoder, model: SentenceTransformer) -> 
 
 @pytest.mark.parametrize("name", ["cosine", "dot", "euclidean", "manhattan"])
 def test_similarities(golden: Path, tmp_path: Path, name: Any) -> None:
-    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
-    change_bundle(bundle, similarity_fn_name=name)
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path, similarity_fn_name=name)
     with Encoder(bundle) as encoder:
         model = SentenceTransformer(modules=[Vectors(encoder)], similarity_fn_name=name, device="cpu")
         a, b = encoder.encode(TEXTS[:20]), encoder.encode(TEXTS[20:40])
