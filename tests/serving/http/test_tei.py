@@ -11,63 +11,34 @@ from whiten import Encoder
 
 TEXTS = ["A first sentence.", "", "Ein zweiter Satz über Käse 🧀", "word " * 300]
 
-NUMBERS = {"type": "array", "items": {"type": "number"}}
+
+def list_of(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def object_of(required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "required": required.split(), "properties": properties}
+
+
 COUNT = {"type": "integer", "minimum": 0}
+FLAG = {"type": "boolean"}
 PLACE = {"anyOf": [COUNT, {"type": "null"}]}
-SHAPES = {
-    "embed": {"type": "array", "items": NUMBERS},
-    "similarity": NUMBERS,
-    "tokenize": {
-        "type": "array",
-        "items": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["id", "text", "special"],
-                "properties": {
-                    "id": COUNT,
-                    "text": {"type": "string"},
-                    "special": {"type": "boolean"},
-                    "start": PLACE,
-                    "stop": PLACE,
-                },
-            },
-        },
-    },
-    "info": {
-        "type": "object",
-        "required": [
-            *("model_id", "model_dtype", "model_type", "max_concurrent_requests", "max_input_length"),
-            *("max_batch_tokens", "max_client_batch_size", "auto_truncate", "tokenization_workers", "version"),
-        ],
-        "properties": {
-            "model_id": {"type": "string"},
-            "model_sha": {"type": ["string", "null"]},
-            "model_dtype": {"type": "string"},
-            "model_type": {
-                "type": "object",
-                "required": ["embedding"],
-                "properties": {
-                    "embedding": {
-                        "type": "object",
-                        "required": ["pooling"],
-                        "properties": {"pooling": {"type": "string"}},
-                    }
-                },
-            },
-            "max_concurrent_requests": COUNT,
-            "max_input_length": COUNT,
-            "max_batch_tokens": COUNT,
-            "max_batch_requests": PLACE,
-            "max_client_batch_size": COUNT,
-            "auto_truncate": {"type": "boolean"},
-            "tokenization_workers": COUNT,
-            "version": {"type": "string"},
-            "sha": {"type": ["string", "null"]},
-            "docker_label": {"type": ["string", "null"]},
-        },
-    },
-}
+TEXT = {"type": "string"}
+MAYBE = {"type": ["string", "null"]}
+NUMBERS = list_of({"type": "number"})
+TOKEN = object_of("id text special", id=COUNT, text=TEXT, special=FLAG, start=PLACE, stop=PLACE)
+INFO = object_of(
+    "model_id model_dtype model_type max_concurrent_requests max_input_length max_batch_tokens max_client_batch_size "
+    "auto_truncate tokenization_workers version",
+    **dict.fromkeys(("model_id", "model_dtype", "version"), TEXT),
+    **dict.fromkeys(("model_sha", "sha", "docker_label"), MAYBE),
+    **dict.fromkeys(("max_concurrent_requests", "max_input_length", "max_batch_tokens"), COUNT),
+    **dict.fromkeys(("max_client_batch_size", "tokenization_workers"), COUNT),
+    model_type=object_of("embedding", embedding=object_of("pooling", pooling=TEXT)),
+    max_batch_requests=PLACE,
+    auto_truncate=FLAG,
+)
+SHAPES = {"embed": list_of(NUMBERS), "similarity": NUMBERS, "tokenize": list_of(list_of(TOKEN)), "info": INFO}
 """What TEI's published description says of its answers, written down again for these tests."""
 
 
