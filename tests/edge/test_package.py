@@ -1,14 +1,19 @@
-"""Test the npm package: its tarball installs and runs, what it loads, its types, and onnxruntime-web in Node."""
+"""Test the npm package, examples/node, and bundles in transformers.js."""
 
 import gzip
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.corpus import sentences
+from support.vectors import worst
+from whiten import Encoder
 
 pytestmark = pytest.mark.slow
 
@@ -69,3 +74,56 @@ def test_wasm_gives_nearly_the_same_vectors(golden: Path, node: Callable[..., An
         )
         assert proof["minCosine"] >= least
         assert together == alone or name == "bundle-v1"
+
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "node" / "search.mjs"
+
+
+@pytest.fixture
+def program(workspace: Path) -> str:
+    return str(shutil.copy(EXAMPLE, workspace))
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["node", *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def test_lines_are_ordered_as_in_python(program: str, golden: Path, tmp_path: Path) -> None:
+    lines, question = sentences(30), "Who plays?"
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    done = run(program, golden / "bundle-v1", tmp_path / "lines.txt", question)
+    assert done.returncode == 0, done.stderr
+    with Encoder(golden / "bundle-v1") as encoder:
+        scores = encoder.similarity(encoder.encode(question), encoder.encode(lines))[0]
+    best = sorted(range(len(lines)), key=lambda index: -scores[index])[:5]
+    assert done.stdout.splitlines() == [f"{scores[index]:.3f} {lines[index]}" for index in best]
+
+
+def test_errors_are_one_line(program: str, tmp_path: Path) -> None:
+    done = run(program, tmp_path, tmp_path / "lines.txt", "a")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
+    assert "is not a whiten bundle" in done.stderr
+    assert run(program).returncode == 2
+
+
+TEXTS = ["A heron waits for a fish.", "Banks raise interest rates.", "", "naïve café", "Ünïcödé русский"]
+
+
+@pytest.mark.parametrize("name", ["fp32", "cls", "lookup"])
+def test_pipeline_opens_a_bundle(name: str, bundle: Callable[[str], Path], node: Callable[..., Any]) -> None:
+    path = bundle(name)
+    vectors = node("transformers.mjs", {"bundle": str(path), "texts": TEXTS})
+    with Encoder(
+        path
+    ) as encoder:  # other fusions than in Python: differences are those of float32, made larger by the whitening
+        assert worst(vectors, encoder.encode(TEXTS)) <= 1e-4
+
+
+def test_texts_that_are_too_long_lose_their_last_special_token(
+    bundle: Callable[[str], Path], node: Callable[..., Any]
+) -> None:
+    """Its truncation cuts the ids: docs/guides/javascript.md says so. Should it end, the text there changes."""
+    path = bundle("fp32")
+    vectors = node("transformers.mjs", {"bundle": str(path), "texts": ["long " * 400]})
+    with Encoder(path) as encoder:
+        assert worst(vectors, encoder.encode(["long " * 400])) > 1e-4

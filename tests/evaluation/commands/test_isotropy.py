@@ -1,4 +1,4 @@
-"""Test `whiten eval isotropy` with whitenings that are fitted on the texts."""
+"""Test whiten eval isotropy, and evaluations of bundles that a repository of the hub names."""
 
 import json
 from functools import partial
@@ -7,9 +7,12 @@ from typing import get_args
 
 import pytest
 
+from support.bundles import contents
 from support.cli import invoke, ok, refused
 from support.corpus import sentences
+from support.hub import Hub
 from whiten_evaluation.commands.isotropy import isotropy
+from whiten_whitening.codes.coder import Coder
 from whiten_whitening.maps import Method
 
 run = partial(ok, "eval", "isotropy")
@@ -57,3 +60,16 @@ def test_too_few_texts_to_fit_are_refused_before_embedding(tiny_bundle: Path, tm
     assert "the texts: 20 sentences cannot whiten 32 dimensions" in result.stderr
     assert "·" not in result.stderr
     run(tiny_bundle, "--input", tmp_path / "few.txt", "--whitening", "zca", "--shrinkage", "oas")
+
+
+def test_bundles_of_the_hub_are_evaluated_under_their_names(hub: Hub, tiny_bundle: Path, tmp_path: Path) -> None:
+    hub.repositories["org/tiny"] = contents(tiny_bundle)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(sentences(400)) + "\n")
+    result = ok("eval", "isotropy", "hf://org/tiny", tiny_bundle, "--input", texts, "--json")
+    drifts = [ok("drift", bundle, "--input", texts, "--json").stdout for bundle in (tiny_bundle, "org/tiny")]
+    assert Coder.of("hf://org/tiny").id == Coder.of(tiny_bundle).id
+    first, second = json.loads(result.stdout)["bundles"]
+    assert (first.pop("bundle"), second.pop("bundle")) == ("hf://org/tiny", str(tiny_bundle))
+    assert first == second
+    assert drifts[0] == drifts[1]

@@ -1,17 +1,188 @@
-"""Test what config.json tells transformers.js: where the graph is, and whether its weights are a file of their own."""
+"""Test the model card of a bundle, and what config.json tells transformers.js."""
 
 import json
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
+from huggingface_hub import ModelCard, metadata_load
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from support.cli import ok
+from whiten import Encoder, VectorWhitener
 from whiten_export.writing.client_files import rewrite_transformers_js, write_client_files
-from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
+from whiten_export.writing.model_card import model_card, with_model_card
+from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, file_record, open_bundle
+from whiten_runtime.bundle.manifest import Manifest, read_manifest
+from whiten_runtime.bundle.parity import gate_of
 from whiten_runtime.inference.options import Prompts
 
 pytestmark = pytest.mark.slow
+
+
+def examples(card: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)\n```$", card, re.MULTILINE | re.DOTALL)
+
+
+def changed(manifest: Manifest, **fields: Any) -> Manifest:
+    """Change fields of a manifest, and of its source where they are the source's."""
+    own = {name: fields.pop(name) for name in tuple(fields) if hasattr(manifest.source, name)}
+    return msgspec.structs.replace(manifest, source=msgspec.structs.replace(manifest.source, **own), **fields)
+
+
+def python_examples_run(card: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+    """Run the examples in Python, and return their variables by their first line."""
+    monkeypatch.chdir(folder)
+    found: dict[str, dict[str, Any]] = {}
+    for code in examples(card, "python"):
+        exec(compile(code, "README.md", "exec"), variables := {})
+        found[f"{code.splitlines()[0]} {len(found)}"] = variables
+    return found
+
+
+@pytest.fixture(scope="module")
+def vectors_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vectors")
+    np.save(folder / "api.npy", np.random.default_rng(0).normal(size=(300, 12)).astype(np.float32))
+    ok("export", "--from-vectors", folder / "api.npy", "--dim", 6, "--out", folder / "my vectors")
+    return folder / "my vectors"
+
+
+def test_it_is_read_by_the_hubs_program_and_depends_on_the_manifest_alone(fresh_bundle: Path) -> None:
+    card, manifest = fresh_bundle / "README.md", open_bundle(fresh_bundle).manifest
+    tags = ["whiten", "onnx", "sentence-similarity", "feature-extraction", "whitening"]
+    assert metadata_load(card) == {"library_name": "whiten", "pipeline_tag": "sentence-similarity", "tags": tags}
+    read = ModelCard.load(card)
+    assert (read.data.library_name, read.data.license) == ("whiten", None)
+    assert read.text.strip().startswith(f"# {fresh_bundle.name}")
+    assert manifest.files["README.md"] == file_record(card)
+    assert list(manifest.files) == sorted(manifest.files)
+    assert model_card(msgspec.structs.replace(manifest, files={})) == model_card(manifest) == card.read_text("utf-8")
+
+
+def test_it_says_what_the_bundle_is_and_no_path_of_this_machine(
+    fresh_bundle: Path, checkpoint: Callable[[str], Path]
+) -> None:
+    manifest, card = read_manifest(fresh_bundle), (fresh_bundle / "README.md").read_text("utf-8")
+    whitening, parity = manifest.whitening, manifest.parity
+    for words in (
+        checkpoint("bert").name,
+        "| layers | 1, 4; 0 is the embedding layer |",
+        "| pooling | mean |",
+        f"| whitening | full whitening (pca); fitted on {whitening.n_samples:,} sentences of `corpus.txt` |",
+        f"{manifest.dimension} dimensions; similarity: cosine",
+        f"| maximum length | {manifest.max_seq_length} tokens |",
+        f"`{manifest.space}`",
+        f"{parity.max_difference:.1e} |",
+        f"| after | {whitening.isotropy_after.iso_score:.3g} |",
+        f"keeps its bounds: {gate_of('fp32', 'float32')}.",
+        "so is their licence; look it up there.",
+    ):
+        assert words in card, words
+    for place in (checkpoint("bert").parent, fresh_bundle.parent, Path.home(), Path("/tmp")):
+        assert str(place) not in card
+    rounded = model_card(changed(manifest, vectors="int8"))
+    for words in (f"bounds: {gate_of('fp32', 'int8')}.", "whole numbers from -127 to 127", "beyond rounding"):
+        assert words in rounded, words
+
+
+def test_the_examples_run(fresh_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = (fresh_bundle / "README.md").read_text("utf-8")
+    ran = python_examples_run(card, fresh_bundle.parent, monkeypatch)
+    texts = ["A man is playing a guitar.", "Someone plays an instrument.", "The stock market fell."]
+    with Encoder(fresh_bundle) as encoder:
+        want = encoder.encode(texts)
+    found = [
+        np.asarray(variables[name]) for variables in ran.values() for name in ("vectors", "stored") if name in variables
+    ]
+    assert len(found) == len(ran) == 4
+    for vectors in found:
+        np.testing.assert_allclose(vectors, want[: len(vectors)], atol=1e-5 * np.abs(want).max())
+    (commands,) = examples(card, "bash")
+    for command in commands.splitlines():
+        ok(*shlex.split(command)[1:])
+
+
+def test_the_examples_of_vectors_run(vectors_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = (vectors_bundle / "README.md").read_text("utf-8")
+    assert metadata_load(vectors_bundle / "README.md") == {
+        "library_name": "whiten",
+        "tags": ["whiten", "onnx", "whitening"],
+    }
+    (tmp_path / vectors_bundle.name).symlink_to(vectors_bundle)
+    ran = python_examples_run(card, tmp_path, monkeypatch)
+    assert len(ran) == 3
+    with VectorWhitener(vectors_bundle) as whitener:
+        want = whitener.transform(np.load(tmp_path / "vectors.npy"))
+    (alone,) = (variables["whitened"] for variables in ran.values() if "whitened" in variables)
+    np.testing.assert_allclose(alone, want, atol=1e-5)
+    (commands,) = examples(card, "bash")
+    for command in commands.splitlines():
+        ok(*shlex.split(command)[1:])
+    np.testing.assert_allclose(np.load(tmp_path / "whitened.npy"), want, atol=1e-6)
+
+
+def test_a_refit_writes_a_new_card(fresh_bundle: Path, corpus_file: Path, tmp_path: Path) -> None:
+    ok("refit", fresh_bundle, "--corpus", corpus_file, "--whitening", "zca", "--out", tmp_path / "other")
+    card = (tmp_path / "other" / "README.md").read_text("utf-8")
+    assert card == model_card(open_bundle(tmp_path / "other").manifest)
+    assert "# other\n" in card
+    assert "| whitening | full whitening (zca); fitted on" in card
+
+
+@given(
+    name=st.text(min_size=1).filter(str.strip),
+    prompt=st.text(),
+    licence=st.none() | st.text(min_size=1).filter(str.isprintable),  # YAML reads U+0085 as a blank
+    checkpoint=st.none() | st.text() | st.just("org/name"),
+)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_any_name_gives_valid_yaml_and_python(
+    golden: Path, tmp_path: Path, name: str, prompt: str, licence: str | None, checkpoint: str | None
+) -> None:
+    plain = read_manifest(golden / "bundle-v1")
+    named = {"name": name, "model": name, "license": licence, "checkpoint": checkpoint}
+    manifest = changed(plain, **named, prompts={name: prompt}, default_prompt_name=name)
+    written = with_model_card(tmp_path, manifest)
+    data = metadata_load(tmp_path / "README.md")
+    assert data is not None
+    shown = {"base_model": checkpoint if checkpoint == "org/name" else data.get("base_model"), "license": licence}
+    assert {key: data.get(key) for key in shown} == shown
+    assert (tmp_path / "README.md").stat().st_size == written.files["README.md"].bytes
+    card = (tmp_path / "README.md").read_text("utf-8")
+    assert "\r" not in card.replace("\r\n", "")
+    if "`" not in name and "`" not in prompt:
+        python = examples(card, "python")
+        assert len(python) == 4
+        for code in python:
+            compile(code, "README.md", "exec")
+        scope: dict[str, Any] = {}
+        line = next(line for line in python[0].splitlines() if line.startswith("encoder = "))
+        exec(line.replace("Encoder(", "str("), scope)
+        assert scope["encoder"] == name
+
+
+def test_other_kinds_of_bundles(golden: Path) -> None:
+    plain = read_manifest(golden / "bundle-v1")
+    merged = model_card(changed(plain, merged_into="org/base@" + "1" * 40, checkpoint=None))
+    assert "base_model: org/base" in merged
+    assert "base_model" not in model_card(changed(plain, merged_into="folder", checkpoint=None))
+    one_side = model_card(changed(plain, route="query"))
+    assert "documents need the bundle of the other route" in one_side
+    assert "encode_query" not in one_side
+    prompted = changed(plain, prompts={"query": 'q "1": '}, default_prompt_name="query")
+    assert r"q \"1\": A man is playing" in model_card(prompted)
+    assert "onnxruntime alone" not in model_card(msgspec.structs.replace(prompted, include_prompt=False))
+    assert "Isotropy" not in model_card(changed(plain, whitening=None))
+    assert "which is stated as `mit`" in model_card(changed(plain, license="mit"))
+    assert r"a\|b" in model_card(changed(plain, model="a|b"))
+
 
 WITHOUT = {"dtype": "fp32"}
 WITH = WITHOUT | {"use_external_data_format": {"model.onnx": 1}}

@@ -1,5 +1,7 @@
-"""Test that a place which cannot be written is refused before the work, by really writing there."""
+"""Test which files are found below a directory, and that a place which cannot be written is refused before the work."""
 
+import errno
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from support.cli import invoke
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.files.folders import files_below
 from whiten_runtime.files.replacing import check_file_place, check_folder_place
 
 NOWHERE = Path("/proc/whiten")
@@ -77,3 +80,61 @@ def test_commands_refuse_it_before_the_work(golden: Path, tmp_path: Path, option
     assert f"{out}" in line
     assert "cannot be written" in line
     assert "another --out" in line
+
+
+def found(folder: Path, *hidden: str) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in files_below(folder, hidden))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A directory with a file in itself, and in two directories, one in the other."""
+    (tmp_path / "in" / "deep" / "er").mkdir(parents=True)
+    for place in (".", "deep", "deep/er"):
+        (tmp_path / "in" / place / "a.txt").write_text("one\ntwo\n")
+    return tmp_path / "in"
+
+
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [("self", "."), ("deep/up", ".."), ("deep/er/top", "../../../in"), ("deep/er/round", "../../deep")],
+)
+def test_links_to_directories_that_they_lie_in_are_not_followed(folder: Path, link: str, target: str) -> None:
+    (folder / link).symlink_to(target, target_is_directory=True)
+    assert found(folder) == ["a.txt", "deep/a.txt", "deep/er/a.txt"]
+
+
+def test_many_cycles_take_no_time(folder: Path) -> None:
+    for name in "bcdefghij":
+        (folder / "deep" / name).symlink_to("..")
+        (folder / name).symlink_to(".")
+    assert found(folder) == ["a.txt", "deep/a.txt", "deep/er/a.txt"]
+
+
+def test_other_links_are_followed_and_each_gives_its_files(folder: Path) -> None:
+    (folder / "again").symlink_to("deep/er")
+    (folder / "deep" / "file.txt").symlink_to("a.txt")
+    (folder / "broken.txt").symlink_to("nowhere")
+    assert found(folder) == [
+        "a.txt", "again/a.txt", "broken.txt", "deep/a.txt", "deep/er/a.txt", "deep/file.txt"
+    ]  # fmt: skip
+
+
+def test_hidden_directories_are_left_out(folder: Path) -> None:
+    (folder / "deep" / "er").rename(folder / "deep" / ".er")
+    assert found(folder, ".") == ["a.txt", "deep/a.txt"]
+    assert found(folder, ".", "d") == ["a.txt"]
+    assert len(found(folder)) == 3
+
+
+def test_directories_that_may_not_be_read_are_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = Path.iterdir
+
+    def refuse(path: Path) -> Iterator[Path]:
+        if path.name == "er":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return names(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(PermissionError):
+        found(folder)

@@ -1,5 +1,6 @@
-"""Test which sessions are created, and which of them runs a batch."""
+"""Test which sessions are created, which of them runs a batch, and that memory is given back."""
 
+import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +18,10 @@ from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.inference import batching, engine, loading, runner
 from whiten_runtime.inference.batching import Schedule
-from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.engine import Engine, TokenRunner
 from whiten_runtime.inference.options import EncodeOptions
 from whiten_runtime.inference.runner import ForkSafeSession
+from whiten_runtime.opened.encoder import embedder_of
 from whiten_runtime.opened.opening import Opening, reopen
 from whiten_runtime.ort.session import SessionOptions, Tuning, create_session
 
@@ -258,3 +260,31 @@ def test_windows_of_a_fit_do_not_depend_on_the_device(tiny_bundle: Path) -> None
         sizes = [len(window) for window, _ in embedder.windows(["a text"] * 100, first=4096)]
         assert sizes == [100]
         assert [len(window) for window, _ in embedder.windows(["a text"] * 100)] == [64, 36]
+
+
+TEXTS = ["a text", "another text of more words than the first"]
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_memory_is_given_back(golden: Path, threads: int) -> None:
+    with Encoder(golden / "bundle-v1", threads=threads) as encoder:
+        runner = TokenRunner(embedder_of(encoder).engine)
+        before = encoder.encode(TEXTS)
+        runner.run([[1] * encoder.max_seq_length] * 2000)
+        large = resident()
+        runner.trim()
+        assert resident() < large - 1_000_000
+        np.testing.assert_array_equal(encoder.encode(TEXTS), before)
+
+
+def test_of_a_closed_encoder(golden: Path) -> None:
+    encoder = Encoder(golden / "bundle-v1", threads=1)
+    runner = TokenRunner(embedder_of(encoder).engine)
+    encoder.close()
+    with pytest.raises(WhitenError, match="closed"):
+        runner.trim()

@@ -1,4 +1,4 @@
-"""Test `verify=True`: the parity proof when a bundle is opened."""
+"""Opening a bundle: what cannot name one, and the parity proof of verify=True."""
 
 import pickle
 from pathlib import Path
@@ -9,9 +9,33 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file, save
 
 from support.bundles import copy_bundle, edit_manifest, rewrite_file
-from whiten import Encoder, ParityError, VectorWhitener
+from support.cli import refused
+from whiten import BundleError, Coder, Encoder, ParityError, UsageError, VectorWhitener, Whitening
 from whiten_runtime.bundle.bundle import PROBE_VECTORS_FILE
 from whiten_runtime.commands.main import whiten
+
+OPENERS = (Encoder, VectorWhitener, Coder.of, Coder.load, Whitening.load)
+
+
+@pytest.mark.parametrize("opener", OPENERS, ids=lambda one: one.__qualname__)
+@pytest.mark.parametrize("value", [None, 3, b"x", ["a"], 1.5, "", "a\0b"], ids=repr)
+def test_what_is_no_path(opener: type, value: object, golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(golden / "bundle-v1")  # an empty path would be this bundle
+    with pytest.raises(UsageError, match=r"is (NoneType None|int 3|bytes b'x'|list \['a'\]|float 1.5|an empty|'a)"):
+        opener(value)
+
+
+def test_an_empty_text_on_the_command_line(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(golden / "bundle-v1")
+    assert "bundle is an empty text" in refused("embed", "", "a text")
+
+
+def test_messages_name_public_classes(golden: Path) -> None:
+    with pytest.raises(BundleError, match=r"open it with whiten\.VectorWhitener$"):
+        Encoder(golden / "bundle-v1-vectors")
+    with pytest.raises(BundleError, match=r"open it with whiten\.Encoder$"):
+        VectorWhitener(golden / "bundle-v1")
+
 
 KINDS = {"bundle-v1": Encoder, "bundle-v1-int8": Encoder, "bundle-v1-vectors": VectorWhitener}
 KINDS |= {"bundle-v1-vectors-int8": VectorWhitener}
