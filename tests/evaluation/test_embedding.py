@@ -1,4 +1,4 @@
-"""Test which prompts and how many coordinates of a bundle are evaluated."""
+"""Test which prompts and how many coordinates of a bundle are evaluated, and what the commands import."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from support.bundles import copy_bundle
+from support.cli import python
 from support.vectors import ROUNDING, worst
 from whiten import Encoder, UsageError
 from whiten_evaluation.embedding import WhiteningSource, check_bundles, check_fit, embed_texts
@@ -108,3 +109,13 @@ def test_estimator_that_sif_lacks_the_moments_for_is_refused_before_embedding(ch
     whitening = WhiteningSource.parse("task", None, shrinkage="ledoit-wolf")
     with pytest.raises(UsageError, match="needs the vectors' fourth moment"):
         check_bundles([changed(pooling="sif")], whitening, {"MR": 1000})
+
+
+HEAVY = ("torch", "transformers", "sklearn", "scipy", "matplotlib", "onnx", "onnx_ir", "onnxruntime", "mteb")
+
+
+def test_commands_import_only_packages_of_the_runtime() -> None:
+    program = (
+        f"import sys, whiten_evaluation.commands.sweep\nprint([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    assert python(program, check=True).stdout.strip() == "[]"

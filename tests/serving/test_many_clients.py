@@ -1,15 +1,22 @@
-"""Many large bodies at once, idle connections and slow clients: memory is bounded, and others are answered."""
+"""Many clients at once that are large, idle, slow or hang up: memory is bounded, and each gets its own answer."""
 
 import asyncio
+import base64
 import json
+import random
+import re
 import resource
+import socket
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from support.server import RunningServer
+from support.server import RunningServer, until
+from whiten import Encoder
 
 pytestmark = pytest.mark.slow
 
@@ -90,3 +97,97 @@ def test_idle_connections_and_clients_that_send_a_byte_at_a_time(server: Running
         return found
 
     assert asyncio.run(asyncio.wait_for(run(), 120)) == {200: 50}
+
+
+REQUESTS = 20_000
+"""Requests of all clients, which take some 20 s. With 200,000 it is three minutes, and the same is found."""
+
+CLIENTS = 64
+WORDS = ["a", "the", "man", "plays", "guitar", "river", "17", "under", "Über", "naïve", "東京", "😀", ",", "end"]
+CLOSE = 1e-6
+"""Distance of a vector from that of `Encoder.encode`, relative to its norm."""
+
+
+def texts() -> list[str]:
+    generator = random.Random(0)
+    return [" ".join(generator.choices(WORDS, k=generator.randint(1, 3))) for _ in range(500)]
+
+
+def request(text: str) -> bytes:
+    body = json.dumps({"input": text, "encoding_format": "base64"}).encode()
+    head = f"POST /v1/embeddings HTTP/1.1\r\nhost: test\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+class Client:
+    """Sends requests on one connection after another, and hangs up on half of them."""
+
+    def __init__(self, address: tuple[str, int], expected: dict[str, np.ndarray], seed: int) -> None:
+        self.address, self.expected, self.random = address, expected, random.Random(seed)
+        self.answers = self.hung_up = 0
+
+    async def run(self, count: int) -> None:
+        pool = list(self.expected)
+        streams = None
+        for _ in range(count):
+            reader, writer = streams or await asyncio.open_connection(*self.address)
+            text = self.random.choice(pool)
+            if self.random.random() < 0.5:
+                await self.hang_up(request(text), reader, writer)
+                streams = None
+                self.hung_up += 1
+                continue
+            writer.write(request(text))
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200"), head
+            length = int(re.search(rb"content-length: (\d+)", head.lower())[1])  # type: ignore[index]
+            found = json.loads(await reader.readexactly(length))["data"][0]["embedding"]
+            vector = np.frombuffer(base64.b64decode(found), np.float32)
+            assert np.linalg.norm(vector - self.expected[text]) <= CLOSE * np.linalg.norm(vector), text
+            self.answers += 1
+            streams = reader, writer
+        if streams is not None:
+            streams[1].close()
+
+    async def hang_up(self, data: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """End a connection before, during or after its request, or within its answer, in one of two ways."""
+        writer.write(data[: self.random.choice([0, len(data) // 2, len(data) - 1, len(data), len(data), len(data)])])
+        after = self.random.randrange(4)
+        if after == 1:
+            await asyncio.sleep(self.random.random() * 0.01)
+        elif after == 2 and self.random.random() < 0.5:
+            await asyncio.wait({asyncio.ensure_future(reader.read(1))}, timeout=0.01)
+        if self.random.random() < 0.5:  # a reset, in place of an end
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort() if self.random.random() < 0.5 else writer.close()
+
+
+def test_each_answer_is_that_of_its_text_and_nothing_stays(golden: Path) -> None:
+    bundle = golden / "bundle-v1-int8"
+    with Encoder(bundle) as encoder:
+        expected = {text: encoder.encode(text) for text in texts()}
+    with RunningServer(bundle, "--no-access-log", "--timeout", "60s") as server:
+        files = Path(f"/proc/{server.process.pid}/fd")
+        before = len(list(files.iterdir())) if files.exists() else 0
+        clients = [Client(server.address, expected, seed) for seed in range(CLIENTS)]
+
+        async def load() -> None:
+            await asyncio.gather(*(client.run(REQUESTS // CLIENTS) for client in clients))
+
+        asyncio.run(load())
+        answers, hung_up = (sum(getattr(one, name) for one in clients) for name in ("answers", "hung_up"))
+        assert answers + hung_up == REQUESTS // CLIENTS * CLIENTS
+        assert 0.4 < hung_up / (answers + hung_up) < 0.6
+
+        def is_idle() -> bool:
+            page = server.call("GET", "/metrics").text
+            zero = ("queue_tokens", "queue_requests", "lanes_busy", "queue_seconds_of_work")
+            return all(f"\nwhiten_{name} 0.0" in page for name in zero)
+
+        until(is_idle)
+        page = server.call("GET", "/metrics").text
+        counted = re.findall(r'whiten_requests_total\{.*route="/v1/embeddings",status="200"\} (\S+)', page)
+        assert sum(map(float, counted)) >= answers
+        until(lambda: not files.exists() or len(list(files.iterdir())) <= before + 2)
+        assert not any("Traceback" in line or "error" in line.lower() for line in server.lines)

@@ -1,6 +1,8 @@
-"""Test files of a bundle that are no regular files, too large, not listed, or not what they are named."""
+"""Test files of a bundle that are no regular files, too large, not listed, or not what they are named; and mutants."""
 
 import os
+import random
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.bundles import rewrite_file
 from whiten import BundleError, Encoder, IntegrityError
 from whiten_runtime.bundle.bundle import CLIENT_FILES, PROBE_VECTORS_FILE, PROBES_FILE, WHITENING_FILE, open_bundle
-from whiten_runtime.bundle.manifest import MANIFEST_FILE
+from whiten_runtime.bundle.files import own_hash, with_own_hash
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
+from whiten_runtime.errors import WhitenError
 
 READ = (
     *(MANIFEST_FILE, "onnx/model.onnx", "tokenizer.json", PROBES_FILE, PROBE_VECTORS_FILE, WHITENING_FILE),
@@ -134,3 +139,50 @@ def test_other_files_beside_those_of_a_bundle_are_left_alone(bundle: Path, name:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"x")
     assert open_bundle(bundle).path == bundle
+
+
+MUTANTS = 1000
+TEXTS = ["a text", "another one, which is longer"]
+
+
+def mutated(content: bytes, chance: random.Random) -> bytes:
+    """Flip, cut or insert some bytes."""
+    place = chance.randrange(len(content))
+    kind = chance.choice(("flip", "cut", "insert", "number"))
+    if kind == "cut":
+        return content[:place] + content[place + chance.choice((1, 8, 1000, len(content))) :]
+    if kind == "insert":
+        return content[:place] + chance.randbytes(chance.choice((1, 8))) + content[place:]
+    if kind == "number":
+        return content[:place] + content[place:].replace(b"1", b"%d" % chance.choice((0, -1, 7, 2**31, 2**70)), 1)
+    return content[:place] + bytes([content[place] ^ (1 << chance.randrange(8))]) + content[place + 1 :]
+
+
+@pytest.mark.slow
+def test_mutants_are_refused_or_harmless(golden: Path, tmp_path: Path) -> None:
+    """Half of them have their hashes computed anew, as by an author, and may give other vectors."""
+    base = golden / "bundle-v1"
+    with Encoder(base) as encoder:
+        want = encoder.encode(TEXTS)
+    names, chance = [MANIFEST_FILE, *sorted(read_manifest(base).files)], random.Random(0)
+    refused = {True: 0, False: 0}
+    for number in range(MUTANTS):
+        name, rehashed, copy = chance.choice(names), number % 2 == 0, tmp_path / "copy"
+        shutil.copytree(base, copy)
+        content = mutated((base / name).read_bytes(), chance)
+        if not rehashed:
+            (copy / name).write_bytes(content)
+        elif name != MANIFEST_FILE:
+            rewrite_file(copy, name, content)
+        else:
+            (copy / name).write_bytes(with_own_hash(content) if own_hash(content) else content)
+        try:
+            with Encoder(copy) as encoder:
+                got, passes = encoder.encode(TEXTS), encoder.verify().min_cosine > 0.999999
+        except WhitenError as error:
+            assert "\n" not in str(error)
+            refused[rehashed] += 1
+        else:
+            assert rehashed or (passes and np.array_equal(got, want)), (number, name)
+        shutil.rmtree(copy)
+    assert all(100 < count < MUTANTS / 2 for count in refused.values()), refused
