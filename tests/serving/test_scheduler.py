@@ -355,15 +355,17 @@ def test_whoever_waits_for_an_end_takes_no_signal_from_a_lane(opened: Opened) ->
     lanes.submit(request_of(other, [1], done=ended))  # the second lane, idle afterwards
     ended.wait(1)
     until(lambda: lanes.stats().lanes_busy == 1)
-    with ThreadPoolExecutor(3) as waiters:
-        ends = [waiters.submit(lanes.end, runner) for _ in range(3)]
-        time.sleep(0.05)
-        for number in range(2, 6):
-            lanes.submit(request_of(other, [1], done=ended))
-            ended.wait(number)
-        runner.open.set()
-        for end in ends:
-            end.result(30)
+    waiters = [threading.Thread(target=lanes.end, args=[runner]) for _ in range(3)]
+    for thread in waiters:
+        thread.start()
+    time.sleep(0.05)
+    for number in range(2, 6):
+        lanes.submit(request_of(other, [1], done=ended))
+        ended.wait(number)
+    runner.open.set()
+    for thread in waiters:
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def test_batches_are_told_to_whoever_watches(opened: Opened) -> None:

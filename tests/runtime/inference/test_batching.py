@@ -1,8 +1,16 @@
+"""Test the batches of a call, and on a GPU those that are too large, padding, and outputs of other sizes."""
+
+import threading
+import time
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from whiten_runtime.errors import BundleError, ProviderError, WhitenError
 from whiten_runtime.inference.batching import (
     GPU_WORKERS,
     TOKEN_BUDGET,
@@ -13,6 +21,8 @@ from whiten_runtime.inference.batching import (
     token_budget,
     workers_for,
 )
+from whiten_runtime.inference.gpu import Turns, check_padding, run_in_parts
+from whiten_runtime.inference.runner import Feed, ForkSafeSession, run_in_pool, run_session
 
 LENGTHS = st.lists(st.integers(0, 600), max_size=200)
 
@@ -96,3 +106,138 @@ def test_small_gpu_call_is_one_batch() -> None:
     assert (len(groups), workers) == (1, 1)
     groups, workers = Schedule.on_gpu().plan([100] * 1000)
     assert (len(groups), workers) == (8, GPU_WORKERS)
+
+
+MEMORY = (
+    "onnxruntime failed: [ONNXRuntimeError] : 1 : FAIL : running Attention node. Available memory of 0 is smaller than"
+)
+
+
+def sums(feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+    """Return a unit vector that depends on a text's tokens and not on its padding."""
+    total = (feed["input_ids"] * feed["attention_mask"]).sum(axis=1)
+    return np.stack([np.cos(total), np.sin(total)], axis=1).astype(np.float32)
+
+
+class Small:
+    """A GPU that takes batches of up to so many padded tokens."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.shapes = most, list[tuple[int, ...]]()
+
+    def __call__(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+        self.shapes.append(feed["input_ids"].shape)
+        if feed["input_ids"].size > self.most:
+            raise WhitenError(f"{MEMORY} requested bytes of 478150656")
+        return sums(feed, values)
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=9), min_size=1, max_size=20), st.integers(9, 60))
+def test_batches_that_are_too_large_run_in_halves(ids: list[list[int]], most: int) -> None:
+    feed, gpu = pad_batch(sorted(ids, key=len, reverse=True), 0), Small(most)
+    np.testing.assert_array_equal(run_in_parts(gpu, feed, ("a",)), sums(feed, ("a",)))
+    assert sum(rows for rows, width in gpu.shapes if rows * width <= most) == len(ids)
+
+
+def test_halves_are_no_wider_than_their_texts() -> None:
+    gpu = Small(12)
+    run_in_parts(gpu, pad_batch([[1] * 8, [2] * 3, [3] * 3], 0), ("a",))
+    assert gpu.shapes == [(3, 8), (2, 8), (1, 8), (1, 3), (1, 3)]
+
+
+def test_one_text_that_is_too_long_is_an_error_that_says_so() -> None:
+    with pytest.raises(WhitenError, match="too little memory for one text of 30 tokens; export with a smaller"):
+        run_in_parts(Small(20), pad_batch([[1] * 30, [2]], 0), ("a",))
+
+
+def test_batch_that_runs_alone_waits_for_the_others() -> None:
+    turns, running, seen = Turns(2), list[str](), list[tuple[str, ...]]()
+
+    def work(name: str) -> None:
+        for _ in range(20):
+            with turns.alone() if name.startswith("alone") else turns.shared():
+                running.append(name)
+                seen.append(tuple(running))
+                time.sleep(0.0005)
+                running.remove(name)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("alone 1", "alone 2", "a", "b", "c")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(seen) == 100
+    assert all(len(names) == 1 for names in seen if any(name.startswith("alone") for name in names))
+    assert max(map(len, seen)) <= 2
+
+
+def test_two_batches_run_at_once() -> None:
+    turns, both = Turns(2), threading.Barrier(2)
+
+    def work() -> None:
+        with turns.shared():
+            both.wait(60)  # raises if the other does not come
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    assert not both.broken
+
+
+def test_other_errors_are_passed_on_at_once() -> None:
+    calls = []
+
+    def fail(feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+        calls.append(len(feed["input_ids"]))
+        raise WhitenError("onnxruntime failed: CUDA failure 700: an illegal memory access was encountered")
+
+    with pytest.raises(WhitenError, match="illegal memory access"):
+        run_in_parts(fail, pad_batch([[1], [2]], 0), ("a",))
+    assert calls == [2]
+
+
+@pytest.mark.parametrize("wrong_from", [9, 127, 129, 512])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_kernel_that_misreads_padding_from_some_width_on_is_refused(wrong_from: int, precision: str) -> None:
+    def run(feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+        padded, width = (feed["attention_mask"] == 0).any(axis=1, keepdims=True), feed["input_ids"].shape[1]
+        return sums(feed, values) + np.float32(0.1) * (padded & (width >= wrong_from))
+
+    check_padding(sums, 0, 512, "a", "CUDAExecutionProvider", precision)  # type: ignore[arg-type]
+    with pytest.raises(ProviderError, match=f"padded to {wrong_from} tokens another vector than the same text alone"):
+        check_padding(run, 0, 512, "a", "CUDAExecutionProvider", precision)  # type: ignore[arg-type]
+    check_padding(run, 0, wrong_from - 1, "a", "CUDAExecutionProvider", precision)  # type: ignore[arg-type]
+    with pytest.raises(ProviderError, match="nan of the norm away"):
+        check_padding(lambda feed, values: run(feed, values) * np.nan, 0, 9, "a", "CUDA", precision)  # type: ignore[arg-type]
+
+
+FEED: Feed = {name: np.ones((2, 3), np.int64) for name in ("input_ids", "attention_mask")}
+
+
+def session_of(numbers: tuple[int, ...]) -> ForkSafeSession:
+    """A session whose outputs have these numbers of rows, whatever the feed."""
+
+    class Session:
+        def run(self, outputs: list[str], feed: Feed) -> list[np.ndarray]:
+            return [np.zeros((rows, 4), np.float32) for rows in numbers]
+
+        def run_async(self, outputs: list[str], feed: Feed, end: object, kept: object) -> None:
+            end(self.run(outputs, feed), kept, "")  # type: ignore[operator]
+
+    return ForkSafeSession(Session)
+
+
+@pytest.mark.parametrize("run", [run_session, run_in_pool])
+def test_one_vector_a_text(run: object) -> None:
+    assert run(session_of((2,)), FEED, ("a",)).shape == (2, 4)  # type: ignore[operator]
+    assert run(session_of((2, 2)), FEED, ("a", "b")).shape == (2, 8)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("run", [run_session, run_in_pool])
+@pytest.mark.parametrize("rows", [(1,), (32,), (2, 1), (0,)])
+def test_other_numbers_of_vectors_are_refused(run: object, rows: tuple[int, ...]) -> None:
+    values = ("a", "b")[: len(rows)]
+    with pytest.raises(BundleError, match=r"the graph gives .* for 2 texts.*export the model again"):
+        run(session_of(rows), FEED, values)  # type: ignore[operator]
