@@ -9,9 +9,8 @@ import pyarrow.parquet
 import pytest
 
 from support.bundles import add_token_without_row, copy_bundle, edit_initializer
-from support.cli import invoke, ok
+from support.cli import ok, refused
 from whiten import Encoder
-from whiten_runtime.commands.main import whiten
 
 BAD = "see <image> here"
 
@@ -39,10 +38,9 @@ def source(tmp_path: Path) -> Path:
 def test_embed_many_names_file_and_row(broken: Path, source: Path, tmp_path: Path) -> None:
     arguments = ("embed-many", broken, "--input", source, "--out", tmp_path / "out", "--workers", 1)
     (source / "b.parquet").unlink()
-    result = invoke(whiten, *arguments)
-    assert result.exit_code == 1
-    assert "error: a.txt: row 78 has no vector (onnxruntime failed: " in result.stderr
-    assert "--on-error record" in result.stderr
+    error = refused(*arguments, code=1)
+    assert "error: a.txt: row 78 has no vector (onnxruntime failed: " in error
+    assert "--on-error record" in error
 
 
 def test_embed_many_leaves_rows_out(broken: Path, source: Path, tmp_path: Path) -> None:
@@ -85,9 +83,8 @@ def test_coordinate_beyond_float16_is_of_its_row(tiny_bundle: Path, tmp_path: Pa
     edit_initializer(bundle, "whitening.weight", lambda weight: weight * (65504 / np.sqrt(others * largest[row])))
     (tmp_path / "in.txt").write_text("\n".join(texts), encoding="utf-8")
     arguments = ("embed-many", bundle, "--input", tmp_path / "in.txt", "--out", tmp_path / "out", "--workers", 1)
-    result = invoke(whiten, *arguments, "--vector-type", "float16")
-    assert result.exit_code == 1
-    assert f"error: in.txt: row {row + 1} has a coordinate beyond 65,504" in result.stderr
+    error = refused(*arguments, "--vector-type", "float16", code=1)
+    assert f"error: in.txt: row {row + 1} has a coordinate beyond 65,504" in error
     found = json.loads(ok(*arguments, "--vector-type", "float16", "--on-error", "record", "--json").stdout)
     assert (found["rows"], found["wrong"]) == (3, 1)
 
@@ -95,6 +92,5 @@ def test_coordinate_beyond_float16_is_of_its_row(tiny_bundle: Path, tmp_path: Pa
 def test_fit_many_names_file_and_row(broken: Path, source: Path, tmp_path: Path) -> None:
     (source / "b.parquet").unlink()
     out = tmp_path / "fitted.safetensors"
-    result = invoke(whiten, "fit-many", broken, "--corpus", source, "--out", out, "--workers", 1)
-    assert result.exit_code == 1
-    assert "error: a.txt: row 78 has no vector (onnxruntime failed: " in result.stderr
+    error = refused("fit-many", broken, "--corpus", source, "--out", out, "--workers", 1, code=1)
+    assert "error: a.txt: row 78 has no vector (onnxruntime failed: " in error

@@ -25,7 +25,7 @@ def ok(*arguments: object) -> Result:
 def refused(*arguments: object, code: int = 2) -> str:
     """Run `whiten` with arguments that it must refuse in one line on stderr, and return that line."""
     result = invoke(whiten, *arguments)
-    errors = [line for line in result.stderr.splitlines() if not line.startswith(("·", "warning: "))]
+    errors = [line for line in result.stderr.splitlines() if not line.startswith(("·", "warning: ", "planning "))]
     assert (result.exit_code, len(errors), result.stdout) == (code, 1, ""), result.output
     assert errors[0].startswith("error: ")
     return errors[0]

@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from support.cli import invoke, ok
+from support.cli import invoke, ok, refused
 from whiten import Encoder
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.files.read_vectors import read_vectors
@@ -43,11 +43,6 @@ def embed(bundle: Path, source: Path, out: Path, *options: object) -> dict[str, 
     result = ok("embed-many", bundle, "--input", source, "--out", out, "--texts-per-shard", 64, "--json", *options)
     found: dict[str, Any] = json.loads(result.stdout)
     return found
-
-
-def refused(*arguments: object) -> tuple[int, str]:
-    result = invoke(whiten, *arguments)
-    return result.exit_code, result.stderr
 
 
 def vectors_of(table: Any, column: str = "embedding") -> Any:
@@ -139,9 +134,8 @@ def test_a_shard_that_is_removed_during_the_run(
 
     with monkeypatch.context() as patched:
         patched.setattr(commands, "run_items", remove_one)
-        code, said = refused(*arguments)
-    assert code == 1
-    assert said.endswith(f"error: {out}/part-000003.parquet: was removed during this run; run the same command again\n")
+        error = refused(*arguments, code=1)
+    assert error == f"error: {out}/part-000003.parquet: was removed during this run; run the same command again"
     ok(*arguments)
     assert len(contents(out)) == 11
 
@@ -162,10 +156,9 @@ def test_the_input_may_move_but_not_change(tiny_bundle: Path, filled: Path, tmp_
     content = (moved / "c.tsv").read_text("utf-8")
     (moved / "c.tsv").write_text(content.replace("t205\t", "t206\t"), "utf-8")
     again = ("embed-many", tiny_bundle, "--input", moved, "--out", out, "--texts-per-shard", 64)
-    code, said = refused(*again)
-    assert (code, "_plan.json: is of another job (c.tsv: " in said) == (2, True)
+    assert "_plan.json: is of another job (c.tsv: " in refused(*again)
     (moved / "c.tsv").unlink()
-    assert " -> None); name another --out" in refused(*again)[1]
+    assert " -> None); name another --out" in refused(*again)
 
 
 @pytest.mark.usefixtures("in_process")
@@ -173,10 +166,11 @@ def test_other_options_are_refused(tiny_bundle: Path, golden: Path, filled: Path
     out = tmp_path / "out"
     embed(tiny_bundle, filled, out)
     common = ("--input", filled, "--out", out, "--texts-per-shard", 64)
-    code, said = refused("embed-many", tiny_bundle, *common, "--vector-type", "float16", "--normalize")
-    assert (code, "(vector_type: float32 -> float16; normalize: False -> True)" in said) == (2, True)
-    assert "(bundle: " in refused("embed-many", golden / "bundle-v1-int8", *common)[1]
-    assert "(texts of a shard: 64 -> 65)" in refused("embed-many", tiny_bundle, *common[:4], "--texts-per-shard", 65)[1]
+    assert "(vector_type: float32 -> float16; normalize: False -> True)" in refused(
+        "embed-many", tiny_bundle, *common, "--vector-type", "float16", "--normalize"
+    )
+    assert "(bundle: " in refused("embed-many", golden / "bundle-v1-int8", *common)
+    assert "(texts of a shard: 64 -> 65)" in refused("embed-many", tiny_bundle, *common[:4], "--texts-per-shard", 65)
 
 
 @pytest.mark.usefixtures("in_process")
@@ -186,16 +180,15 @@ def test_files_of_others_are_refused_by_name(tiny_bundle: Path, filled: Path, tm
         out = tmp_path / name
         ok(*arguments, out, "--plan-only")
         pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), out / name)
-        code, said = refused(*arguments, out)
-        assert (code, str(out / name) in said) == (2, True)
+        assert str(out / name) in refused(*arguments, out)
         assert (out / name).exists()
         assert len(list(out.iterdir())) == 2
     full = tmp_path / "full"
     full.mkdir()
     (full / "notes.txt").touch()
-    assert "notes.txt: is there, but no _plan.json; name an empty or new --out" in refused(*arguments, full)[1]
+    assert "notes.txt: is there, but no _plan.json; name an empty or new --out" in refused(*arguments, full)
     (full / "notes.txt").rename(full / "_plan.json")
-    assert "_plan.json: is no plan" in refused(*arguments, full)[1]
+    assert "_plan.json: is no plan" in refused(*arguments, full)
 
 
 def test_the_plan_alone_in_json(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
@@ -229,8 +222,9 @@ def test_the_second_of_two_jobs_that_start_at_once_is_refused(
         return make_job(*arguments)
 
     monkeypatch.setattr(plan, "make_job", while_another_starts)
-    code, said = refused("embed-many", tiny_bundle, "--input", filled, "--out", out)
-    assert (code, "is of another job (vector_type: float16 -> float32)" in said) == (2, True)
+    assert "is of another job (vector_type: float16 -> float32)" in refused(
+        "embed-many", tiny_bundle, "--input", filled, "--out", out
+    )
     assert [path.name for path in out.iterdir()] == ["_plan.json"]
 
 
@@ -258,9 +252,8 @@ def test_a_wrong_row_stops_and_can_be_recorded_afterwards(
     tiny_bundle: Path, spoilt: Path, tmp_path: Path, table_of: Tables
 ) -> None:
     arguments = ("embed-many", tiny_bundle, "--input", spoilt, "--out", tmp_path / "out", "--texts-per-shard", 2)
-    code, said = refused(*arguments, "--workers", 1)
-    assert code == 1
-    assert "a.jsonl: row 2 holds the number nan at 'text'; wanted a string; correct it and name another" in said
+    error = refused(*arguments, "--workers", 1, code=1)
+    assert "a.jsonl: row 2 holds the number nan at 'text'; wanted a string; correct it and name another" in error
     assert not list((tmp_path / "out").glob("*.parquet"))
     for share in ("2/2", "1/2"):
         found = json.loads(ok(*arguments, "--on-error", "record", "--share", share, "--json", "--workers", 2).stdout)
@@ -301,8 +294,8 @@ def test_what_is_refused_before_anything_is_written(
     options: tuple[str, ...], message: str, tiny_bundle: Path, filled: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    code, said = refused("embed-many", tiny_bundle, "--input", filled, "--out", out, *options)
-    assert (code, message in said, out.exists()) == (2, True, False)
+    result = invoke(whiten, "embed-many", tiny_bundle, "--input", filled, "--out", out, *options)
+    assert (result.exit_code, message in result.stderr, out.exists()) == (2, True, False)
 
 
 @pytest.mark.usefixtures("in_process")
@@ -310,15 +303,17 @@ def test_a_bundle_that_is_replaced_meanwhile_is_refused(
     tiny_bundle: Path, golden: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "bundle_hash", lambda path: "0" * 64)
-    code, said = refused("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out")
-    assert (code, "is not the bundle that the job began with" in said) == (2, True)
+    assert "is not the bundle that the job began with" in refused(
+        "embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out"
+    )
 
 
 def test_first_object_without_the_text_is_a_wrong_row(tiny_bundle: Path, tmp_path: Path) -> None:
     source = tmp_path / "a.jsonl"
     source.write_text('{"id": "a1"}\n{"id": "a2", "text": "second"}\n{"id": "a3", "text": "third"}\n')
-    code, said = refused("embed-many", tiny_bundle, "--input", source, "--out", tmp_path / "out", "--id", "id")
-    assert (code, "a.jsonl: row 1 " in said) == (1, True), said
+    assert "a.jsonl: row 1 " in refused(
+        "embed-many", tiny_bundle, "--input", source, "--out", tmp_path / "out", "--id", "id", code=1
+    )
 
 
 def test_patterns_take_files_that_are_links(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -346,8 +341,7 @@ def test_directories_that_are_links_are_followed_and_closed_ones_refused(
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "iterdir", refuse)
-    code, said = refused(*plan, tmp_path / "3")
-    assert (code, "cannot be read (Permission denied)" in said) == (1, True), said
+    assert "cannot be read (Permission denied)" in refused(*plan, tmp_path / "3", code=1)
 
 
 @pytest.mark.usefixtures("in_process")
@@ -391,8 +385,9 @@ def test_workers_may_run_in_another_directory(
 def test_names_that_are_not_utf8_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     Path(os.fsdecode(bytes(tmp_path / "in") + b"/\xff.txt")).write_text("one\n")
-    code, said = refused("embed-many", tiny_bundle, "--input", tmp_path / "in", "--out", tmp_path / "out")
-    assert (code, "is a name of a file that is not UTF-8; rename it" in said) == (2, True), said
+    assert "is a name of a file that is not UTF-8; rename it" in refused(
+        "embed-many", tiny_bundle, "--input", tmp_path / "in", "--out", tmp_path / "out"
+    )
 
 
 def test_names_of_inputs(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
@@ -409,5 +404,5 @@ def test_names_of_inputs(tiny_bundle: Path, filled: Path, tmp_path: Path) -> Non
         (("n*.md",), "holds no file of texts"),
     ):
         given = [part for name in inputs for part in ("--input", tmp_path / "in" / name)]
-        assert message in refused(*arguments, tmp_path / "2", *given)[1]
+        assert message in refused(*arguments, tmp_path / "2", *given)
     ok(*arguments, tmp_path / "3", "--input", filled / "*.parquet", "--input", tmp_path / "in" / "a.txt")

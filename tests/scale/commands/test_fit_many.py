@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.cli import invoke, ok
+from support.cli import ok, refused
 from whiten_export.corpus.statistics import load_statistics
-from whiten_runtime.commands.main import whiten
 from whiten_scale import fitting
 from whiten_scale.fitting import ranges_of
 from whiten_scale.places import Folder
@@ -94,7 +93,6 @@ def test_ranges_hold_consecutive_shards(
 def test_a_wrong_row_stops(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('"one"\n7\n')
     source, out = tmp_path / "a.jsonl", tmp_path / "out"
-    result = invoke(whiten, "fit-many", tiny_bundle, "--corpus", source, "--out", out, "--workers", 1)
-    assert result.exit_code == 1
-    assert "a.jsonl: row 2 holds the number 7" in result.stderr
+    error = refused("fit-many", tiny_bundle, "--corpus", source, "--out", out, "--workers", 1, code=1)
+    assert "a.jsonl: row 2 holds the number 7" in error
     assert not out.exists()
