@@ -64,16 +64,25 @@ def rewrite_file(bundle: Path, name: str, content: bytes) -> None:
     edit_manifest(bundle, lambda manifest: manifest["files"].update({name: record}))
 
 
-def edit_initializer(bundle: Path, name: str, change: Callable[[Any], Any]) -> None:
-    """Replace an array of the graph with what a function gives for it, and make the manifest agree with it."""
+def edit_graph(bundle: Path, change: Callable[[Any], object]) -> None:
+    """Change the graph, an onnx.ModelProto, and make the manifest agree with it."""
     import onnx
-    from onnx import numpy_helper
 
     model = onnx.load(bundle / MODEL_FILE)
-    (found,) = (one for one in model.graph.initializer if one.name == name)
-    array = numpy_helper.to_array(found)
-    found.CopyFrom(numpy_helper.from_array(np.asarray(change(array.copy()), array.dtype), name))
+    change(model)
     rewrite_file(bundle, MODEL_FILE, model.SerializeToString())
+
+
+def edit_initializer(bundle: Path, name: str, change: Callable[[Any], Any]) -> None:
+    """Replace an array of the graph with what a function gives for it, and make the manifest agree with it."""
+    from onnx import numpy_helper
+
+    def edit(model: Any) -> None:
+        (found,) = (one for one in model.graph.initializer if one.name == name)
+        array = numpy_helper.to_array(found)
+        found.CopyFrom(numpy_helper.from_array(np.asarray(change(array.copy()), array.dtype), name))
+
+    edit_graph(bundle, edit)
 
 
 def add_token_without_row(bundle: Path, content: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from support.bundles import contained, edit_manifest, rewrite_file
+from support.bundles import contained, edit_graph, edit_manifest, rewrite_file
 from whiten import BundleError, Encoder, IntegrityError, UnsafeModelError
 from whiten_runtime.bundle.bundle import (
     CLIENT_FILES,
@@ -141,12 +141,6 @@ def test_hash_check_can_be_skipped(bundle: Path) -> None:
         assert encoder.encode("text").shape == (32,)
 
 
-def _rewrite_model(bundle: Path, change: Callable[[onnx.ModelProto], object]) -> None:
-    model = onnx.load(bundle / MODEL_FILE)
-    change(model)
-    rewrite_file(bundle, MODEL_FILE, model.SerializeToString())
-
-
 def _point_outside(model: onnx.ModelProto, location: str) -> None:
     tensor = model.graph.initializer[0]
     tensor.ClearField("raw_data")
@@ -156,7 +150,7 @@ def _point_outside(model: onnx.ModelProto, location: str) -> None:
 
 @pytest.mark.parametrize("location", ["/etc/passwd", "../tokenizer.json", "a/b", "unlisted.bin", "..", ""])
 def test_weights_outside_the_bundle_are_refused(bundle: Path, location: str) -> None:
-    _rewrite_model(bundle, lambda model: _point_outside(model, location))
+    edit_graph(bundle, lambda model: _point_outside(model, location))
     with pytest.raises(UnsafeModelError, match="not a file of the bundle"):
         Encoder(bundle)
 
@@ -166,7 +160,7 @@ def test_graph_that_onnxruntime_rejects_is_a_bundle_error(bundle: Path) -> None:
         model.graph.node[0].op_type = "Erf"
         model.graph.node[0].input.extend(["input_ids"] * 3)
 
-    _rewrite_model(bundle, break_it)
+    edit_graph(bundle, break_it)
     with pytest.raises(BundleError, match="does not accept it"):
         Encoder(bundle)
 
@@ -182,7 +176,7 @@ def test_graph_that_onnxruntime_rejects_is_a_bundle_error(bundle: Path) -> None:
 def test_graphs_with_other_inputs_outputs_or_width_are_refused(
     bundle: Path, change: Callable[[onnx.ModelProto], object], message: str
 ) -> None:
-    _rewrite_model(bundle, change)
+    edit_graph(bundle, change)
     with pytest.raises(BundleError, match=message):
         Encoder(bundle)
 

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from support.bundles import edit_manifest, rewrite_file
+from support.bundles import edit_graph, edit_manifest
 from whiten import BundleError, Encoder, UnsafeModelError
-from whiten_runtime.bundle.bundle import MODEL_FILE, open_bundle
+from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.graph import ALLOWED, FUSED_OPERATORS, HARMLESS, WRITTEN, GraphScan, scan_graph, unwanted
 
 STANDARD = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
@@ -26,12 +26,6 @@ OTHER_TYPES = {
     *("Optional", "OptionalGetElement", "OptionalHasElement", "SequenceAt", "SequenceConstruct", "SequenceEmpty"),
     *("SequenceErase", "SequenceInsert", "SequenceLength", "SplitToSequence", "ConcatFromSequence"),
 }
-
-
-def rewrite(bundle: Path, change: Callable[[onnx.ModelProto], object]) -> None:
-    model = onnx.load(bundle / MODEL_FILE)
-    change(model)
-    rewrite_file(bundle, MODEL_FILE, model.SerializeToString())
 
 
 def refused(bundle: Path, match: str) -> None:
@@ -53,13 +47,13 @@ def test_control_flow_random_numbers_and_other_types_are_on_no_list() -> None:
 
 @pytest.mark.parametrize("operator", sorted(STANDARD - WRITTEN - HARMLESS))
 def test_every_other_operator_of_the_standard_is_refused_by_name(bundle: Path, operator: str) -> None:
-    rewrite(bundle, lambda model: model.graph.node.add(op_type=operator, output=["z"]))
+    edit_graph(bundle, lambda model: model.graph.node.add(op_type=operator, output=["z"]))
     refused(bundle, f"has operator {operator}, which a bundle for cpu may not use")
 
 
 @pytest.mark.parametrize("operator", sorted(FUSED_OPERATORS))
 def test_fused_operators_are_for_cuda_alone(bundle: Path, operator: str) -> None:
-    rewrite(bundle, lambda model: model.graph.node.add(op_type=operator, domain="com.microsoft", output=["z"]))
+    edit_graph(bundle, lambda model: model.graph.node.add(op_type=operator, domain="com.microsoft", output=["z"]))
     refused(bundle, f"operator com.microsoft::{operator}, which a bundle for cpu may not use")
     edit_manifest(bundle, lambda manifest: manifest.update(target="cuda"))
     assert open_bundle(bundle).manifest.target == "cuda"
@@ -73,7 +67,7 @@ def test_onnxruntime_has_an_operator_of_its_own_in_the_standards_domain() -> Non
 
 @pytest.mark.parametrize("domain", ["ai.onnx.ml", "evil", "com.microsoft.nchwc", "AI.ONNX", "\0"])
 def test_other_domains_are_refused(bundle: Path, domain: str) -> None:
-    rewrite(bundle, lambda model: model.graph.node.add(op_type="Add", domain=domain, output=["z"]))
+    edit_graph(bundle, lambda model: model.graph.node.add(op_type="Add", domain=domain, output=["z"]))
     refused(bundle, "::Add, which a bundle for cpu may not use")
 
 
@@ -102,16 +96,16 @@ def subgraphs(model: onnx.ModelProto) -> None:
 def test_parts_that_no_export_writes_are_refused(
     bundle: Path, change: Callable[[onnx.ModelProto], object], what: str
 ) -> None:
-    rewrite(bundle, change)
+    edit_graph(bundle, change)
     refused(bundle, f"has {what}.*, which a bundle may not have")
 
 
 def test_dropout_is_allowed_where_it_does_nothing(bundle: Path) -> None:
     node = {"op_type": "Dropout", "input": ["sentence_embedding", ""], "output": ["z"]}
-    rewrite(bundle, lambda model: model.graph.node.add(**node))
+    edit_graph(bundle, lambda model: model.graph.node.add(**node))
     with Encoder(bundle) as encoder:
         assert encoder.encode("a text").shape == (32,)
-    rewrite(bundle, lambda model: model.graph.node[-1].input.append("train"))
+    edit_graph(bundle, lambda model: model.graph.node[-1].input.append("train"))
     refused(bundle, "operator Dropout with training_mode")
 
 

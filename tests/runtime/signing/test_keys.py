@@ -1,7 +1,6 @@
 """Keys and passphrases are taken, asked for, or refused in one line."""
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -19,8 +18,6 @@ from whiten_runtime.commands.sign import PASSPHRASE
 from whiten_runtime.errors import UsageError
 from whiten_runtime.signing import sign_bundle, verify_signature
 
-GOLDEN = Path(__file__).parents[2] / "data"
-
 
 def test_a_passphrase_comes_from_the_environment(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = key_pair(tmp_path, "locked", "open sesame é")
@@ -35,10 +32,9 @@ def test_a_passphrase_comes_from_the_environment(bundle: Path, tmp_path: Path, m
     ok("verify", bundle, "--public-key", pair.public)
 
 
-def test_a_passphrase_is_asked_for_in_a_terminal(tmp_path: Path) -> None:
+def test_a_passphrase_is_asked_for_in_a_terminal(bundle: Path, tmp_path: Path) -> None:
     import pty
 
-    bundle = Path(shutil.copytree(GOLDEN / "bundle-v1", tmp_path / "bundle"))
     pair = key_pair(tmp_path, "locked", "swordfish")
     code = "from whiten_runtime.commands.main import main; main()"
     child, terminal = pty.fork()

@@ -13,11 +13,9 @@ pytest.importorskip("onnx", reason="a graph is edited with it")
 
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
 from safetensors.numpy import load_file, save
 
-from support.bundles import contents, rewrite_file
+from support.bundles import contents, edit_initializer, rewrite_file
 from support.cli import invoke, ok, refused
 from support.keys import KeyPair, key_pair
 from whiten import Encoder
@@ -32,11 +30,8 @@ NAMES = ("bundle-v1", "bundle-v1-int8", "bundle-v1-vectors", "bundle-v1-vectors-
 
 def forge(bundle: Path) -> None:
     """Reverse the rows of a bundle's word embeddings, compute its probes anew, and write their hashes."""
-    model = onnx.load(bundle / "onnx/model.onnx")
-    table = max((one for one in model.graph.initializer if len(one.dims) == 2), key=lambda one: one.dims[0])
-    rows = numpy_helper.to_array(table)
-    table.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(rows[::-1]), table.name))
-    rewrite_file(bundle, "onnx/model.onnx", model.SerializeToString())
+    table = "network.embeddings.word_embeddings.weight"
+    edit_initializer(bundle, table, lambda rows: np.ascontiguousarray(rows[::-1]))
     probes = load_file(bundle / "probes.safetensors")
     with Encoder(bundle, threads=1) as encoder:
         texts = read_probes(encoder._bundle).texts
