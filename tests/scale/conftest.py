@@ -2,10 +2,8 @@
 
 import csv
 import json
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,22 +43,3 @@ def part(start: int) -> list[tuple[int, str]]:
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with 400 sentences in files of four kinds."""
     return fill(tmp_path_factory.mktemp("scale") / "in")
-
-
-@pytest.fixture
-def contents() -> Callable[[Path], dict[str, bytes]]:
-    """Return a function that reads all files of a folder by name."""
-    return lambda folder: {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-@pytest.fixture
-def table_of() -> Callable[[Path], Any]:
-    """Return a function that reads a folder of shards as one table."""
-
-    def read(folder: Path) -> Any:
-        import pyarrow
-        import pyarrow.parquet
-
-        return pyarrow.concat_tables([pyarrow.parquet.read_table(path) for path in sorted(folder.glob("*.parquet"))])
-
-    return read

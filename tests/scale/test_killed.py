@@ -6,12 +6,12 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
+from support.bundles import contents
 from support.cli import ok
 from support.clusters import EMBED, command_line, descendants
 
@@ -52,9 +52,7 @@ def whole_files(out: Path) -> int:
 
 
 @pytest.mark.parametrize("victim", ["worker", "driver"])
-def test_kills_lose_nothing(
-    victim: str, tiny_bundle: Path, source: Path, tmp_path: Path, contents: Callable[[Path], dict[str, bytes]]
-) -> None:
+def test_kills_lose_nothing(victim: str, tiny_bundle: Path, source: Path, tmp_path: Path) -> None:
     moments, out, killed = random.Random(24), tmp_path / "out", 0
     deadline = time.monotonic() + 600
     while killed < MOMENTS:

@@ -6,7 +6,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.bundles import contents
 from support.cli import ok
 from support.clusters import EMBED, FIT, descendants, environment, free_port, packages, running, started, until
 from whiten import Encoder
@@ -67,9 +68,7 @@ def embed(cluster: Cluster, bundle: Path, source: Path, out: Path, *options: obj
     return json.loads(done.stdout)
 
 
-def test_files_are_those_of_one_machine(
-    cluster: Cluster, tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Callable[[Path], Any]
-) -> None:
+def test_files_are_those_of_one_machine(cluster: Cluster, tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
     found = embed(cluster, tiny_bundle, filled, tmp_path / "ray")
     ok("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "one", "--texts-per-shard", 32, "--workers", 1)
     assert found["rows"] == 400
@@ -87,9 +86,7 @@ def test_statistics_are_those_of_one_machine(cluster: Cluster, tiny_bundle: Path
     assert (tmp_path / "ray").read_bytes() == (tmp_path / "one").read_bytes()
 
 
-def test_a_lost_node_loses_nothing(
-    cluster: Cluster, tiny_bundle: Path, tmp_path: Path, contents: Callable[[Path], Any]
-) -> None:
+def test_a_lost_node_loses_nothing(cluster: Cluster, tiny_bundle: Path, tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     source, out = tmp_path / "in.txt", tmp_path / "ray"

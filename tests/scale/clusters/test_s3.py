@@ -5,12 +5,12 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.bundles import contents
 from support.cli import ok
 from support.clusters import EMBED, environment, free_port, packages, running, started, until
 
@@ -45,9 +45,7 @@ def copy(env: dict[str, str], call: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_output_is_that_of_a_disk(
-    env: dict[str, str], tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Callable[[Path], Any]
-) -> None:
+def test_output_is_that_of_a_disk(env: dict[str, str], tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
     copy(env, f"put('{filled}/', 'bucket/in/', recursive=True)")
     options = ("--texts-per-shard", 64, "--id", "id", "--keep", "text", "--workers", 2, "--json")
     arguments = (tiny_bundle, "--input", "s3://bucket/in", "--out", "s3://bucket/out", *options)

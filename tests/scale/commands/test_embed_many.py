@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from support.bundles import contents
 from support.cli import invoke, ok, refused
 from whiten import Encoder
 from whiten_runtime.commands.main import whiten
@@ -21,9 +22,6 @@ from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import read_metadata
 from whiten_scale import commands, plan, workers
 from whiten_whitening.codes.coder import Coder
-
-Contents = Callable[[Path], dict[str, bytes]]
-Tables = Callable[[Path], Any]
 
 
 @pytest.fixture
@@ -45,14 +43,17 @@ def embed(bundle: Path, source: Path, out: Path, *options: object) -> dict[str, 
     return found
 
 
+def table_of(folder: Path) -> Any:
+    """Read a folder of shards as one table."""
+    return pyarrow.concat_tables([pyarrow.parquet.read_table(path) for path in sorted(folder.glob("*.parquet"))])
+
+
 def vectors_of(table: Any, column: str = "embedding") -> Any:
     return np.stack(table[column].to_numpy())
 
 
 @pytest.mark.slow
-def test_files_do_not_depend_on_the_number_of_workers(
-    tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Contents
-) -> None:
+def test_files_do_not_depend_on_the_number_of_workers(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
     found = [embed(tiny_bundle, filled, tmp_path / f"{n}", "--workers", n) for n in (1, 2, 8)]
     assert [(one["rows"], one["shards"], one["blank"]) for one in found] == [(400, 10, 99)] * 3
     first, second, eighth = (contents(tmp_path / name) for name in ("1", "2", "8"))
@@ -61,9 +62,7 @@ def test_files_do_not_depend_on_the_number_of_workers(
 
 
 @pytest.mark.usefixtures("in_process")
-def test_every_text_has_its_vector(
-    tiny: Encoder, tiny_bundle: Path, filled: Path, tmp_path: Path, table_of: Tables
-) -> None:
+def test_every_text_has_its_vector(tiny: Encoder, tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
     embed(tiny_bundle, filled, tmp_path / "out", "--id", "id", "--keep", "text", "--keep", "topic")
     table = table_of(tmp_path / "out")
     assert table.schema.names == ["id", "text", "topic", "embedding"]
@@ -76,7 +75,7 @@ def test_every_text_has_its_vector(
 
 
 @pytest.mark.usefixtures("in_process")
-def test_types_of_vectors(tiny: Encoder, tiny_bundle: Path, filled: Path, tmp_path: Path, table_of: Tables) -> None:
+def test_types_of_vectors(tiny: Encoder, tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
     got = {}
     for stored in ("float32", "float16", "int8", "codes"):
         embed(tiny_bundle, filled / "d.parquet", tmp_path / stored, "--vector-type", stored)
@@ -96,7 +95,7 @@ def test_types_of_vectors(tiny: Encoder, tiny_bundle: Path, filled: Path, tmp_pa
 
 
 @pytest.mark.usefixtures("in_process")
-def test_options_of_vectors(tiny: Encoder, tiny_bundle: Path, filled: Path, tmp_path: Path, table_of: Tables) -> None:
+def test_options_of_vectors(tiny: Encoder, tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
     options = ("--normalize", "--truncate-dim", 5, "--prompt", "query: ")
     embed(tiny_bundle, filled / "d.parquet", tmp_path / "out", *options)
     texts = list(read_texts(filled / "d.parquet", "text"))
@@ -106,7 +105,7 @@ def test_options_of_vectors(tiny: Encoder, tiny_bundle: Path, filled: Path, tmp_
 
 @pytest.mark.usefixtures("in_process")
 def test_a_second_run_reads_the_plan_and_embeds_nothing_but_a_missing_shard(
-    tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Contents, monkeypatch: pytest.MonkeyPatch
+    tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     assert embed(tiny_bundle, filled, out)["embedded"] == 10
@@ -122,7 +121,7 @@ def test_a_second_run_reads_the_plan_and_embeds_nothing_but_a_missing_shard(
 
 @pytest.mark.usefixtures("in_process")
 def test_a_shard_that_is_removed_during_the_run(
-    tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Contents, monkeypatch: pytest.MonkeyPatch
+    tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     arguments = ("embed-many", tiny_bundle, "--input", filled, "--out", out, "--texts-per-shard", 64)
@@ -140,7 +139,7 @@ def test_a_shard_that_is_removed_during_the_run(
     assert len(contents(out)) == 11
 
 
-def test_machines_share_the_shards(tiny_bundle: Path, filled: Path, tmp_path: Path, contents: Contents) -> None:
+def test_machines_share_the_shards(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
     embed(tiny_bundle, filled, tmp_path / "one")
     counts = [embed(tiny_bundle, filled, tmp_path / "many", "--share", f"{k}/3")["embedded"] for k in (2, 3, 1)]
     assert counts == [3, 3, 4]
@@ -248,9 +247,7 @@ WRONG = [
 ]
 
 
-def test_a_wrong_row_stops_and_can_be_recorded_afterwards(
-    tiny_bundle: Path, spoilt: Path, tmp_path: Path, table_of: Tables
-) -> None:
+def test_a_wrong_row_stops_and_can_be_recorded_afterwards(tiny_bundle: Path, spoilt: Path, tmp_path: Path) -> None:
     arguments = ("embed-many", tiny_bundle, "--input", spoilt, "--out", tmp_path / "out", "--texts-per-shard", 2)
     error = refused(*arguments, "--workers", 1, code=1)
     assert "a.jsonl: row 2 holds the number nan at 'text'; wanted a string; correct it and name another" in error
