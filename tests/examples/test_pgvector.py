@@ -1,8 +1,10 @@
 """Run the example of pgvector, where psql reaches a server (PGHOST, PGUSER and others of psql's own variables)."""
 
+import ast
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,19 @@ def test_tables_of_the_reader_are_never_touched() -> None:
         "ANALYZE floats, halves;",
         *(line for line in first if line.startswith(("SELECT ", "FROM "))),
     }
+
+
+def test_the_fifteen_lines_of_the_page(psql: list[str], tiny_bundle: Path, tmp_path: Path) -> None:
+    pytest.importorskip("psycopg", reason="needs psycopg[binary]")
+    page = (EXAMPLE.parents[1] / "docs" / "guides" / "search.md").read_text("utf-8")
+    code = page.partition("```python\n")[2].partition("```")[0]
+    assert len([line for line in code.splitlines() if line]) <= 15
+    (tmp_path / "bundles").mkdir()
+    (tmp_path / "bundles" / "minilm").symlink_to(tiny_bundle)
+    code = code.replace("vector(384)", "vector(32)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(ast.literal_eval(done.stdout)) == 2
 
 
 def test_a_sentence_finds_itself_as_vector_and_as_halfvec(
