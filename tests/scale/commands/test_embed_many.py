@@ -20,6 +20,7 @@ from whiten_runtime.commands.main import whiten
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import read_metadata
+from whiten_runtime.inference.embedder import Embedder
 from whiten_scale import commands, plan, workers
 from whiten_whitening.codes.coder import Coder
 
@@ -403,3 +404,12 @@ def test_names_of_inputs(tiny_bundle: Path, filled: Path, tmp_path: Path) -> Non
         given = [part for name in inputs for part in ("--input", tmp_path / "in" / name)]
         assert message in refused(*arguments, tmp_path / "2", *given)
     ok(*arguments, tmp_path / "3", "--input", filled / "*.parquet", "--input", tmp_path / "in" / "a.txt")
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_bundle_without_vectors_in_float16_is_refused(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Embedder, "embed", lambda self, texts, options: np.full((len(texts), 32), 1e5, np.float32))
+    arguments = ("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out", "--vector-type", "float16")
+    assert f"{tiny_bundle}: 'A text.' has a coordinate beyond 65,504" in refused(*arguments, code=1)
