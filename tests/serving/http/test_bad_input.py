@@ -103,7 +103,7 @@ BAD_CALLS: list[tuple[str, object, int, str, str]] = [
     ("/api/embed", {"input": "a", "format": "json"}, 400, "", "format"),
     ("/api/embed", {"input": "a", "options": {"pooling": "cls"}}, 400, "", "pooling"),
     ("/api/embed", {"input": "a b c d e f g", "options": {"num_ctx": 2}}, 400, "", "num_ctx"),
-    ("/api/embed", {"input": "a", "options": {"num_ctx": "2"}}, 400, "", "num_ctx"),
+    ("/api/embed", {"input": "a", "options": {"num_ctx": "20"}}, 400, "", "num_ctx"),
     ("/api/embed", {"input": LONG, "truncate": False}, 400, "", "tokens"),
 ]
 
