@@ -127,3 +127,9 @@ def parse(command: click.Command, name: str, arguments: list[str], parent: click
         parse(child, arguments[0], arguments[1:], context)
     except click.UsageError as error:
         pytest.fail(f"{name} {shlex.join(arguments)}: {error.format_message()}")
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / ".ci").iterdir()))
+def test_tests_that_a_script_names_exist(script: str) -> None:
+    named = re.findall(r"\btests/[\w/.]+", (ROOT / ".ci" / script).read_text("utf-8"))
+    assert [name for name in named if not (ROOT / name).exists()] == []
