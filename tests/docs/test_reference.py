@@ -1,7 +1,8 @@
-"""The pages of the reference say what docstrings and the help of commands say."""
+"""The pages of the reference say what docstrings and help say, and the chart what the table says."""
 
 import pytest
 
+from support.chart import CHART, ENGINES, TABLE, draw, speeds
 from support.reference import PAGES, api, commands, page
 
 STALE = "it is stale: run python tests/support/reference.py"
@@ -15,3 +16,9 @@ def test_commands() -> None:
 def test_api() -> None:
     pytest.importorskip("griffe2md", reason="needs the extra test-all")
     assert page("api.md", api()) == (PAGES / "api.md").read_text("utf-8"), STALE
+
+
+def test_chart() -> None:
+    table = TABLE.read_text("utf-8")
+    assert speeds(table).keys() == ENGINES.keys()
+    assert draw(table) == CHART.read_text("utf-8"), "it is stale: run python tests/support/chart.py"
