@@ -22,7 +22,7 @@ ENGINES = {
 }
 """Names of the engines in the chart by those in the table."""
 
-_WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 700, 270, 60, 24, 40
+_WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 740, 310, 60, 24, 40
 _STYLE = (
     "text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;font-size:13px;fill:#1d2733}"
     ".title{font-weight:600}.ground{fill:#fbfcfd;stroke:#8b98a5;stroke-opacity:.4}.own{fill:#1f6f9f}.other{fill:#b4bfca}"
