@@ -24,6 +24,7 @@ ENGINES = {
     "sentence-transformers, onnxruntime, float32": "st-onnx",
     "sentence-transformers, PyTorch": "st-torch",
     "sentence-transformers, PyTorch, float32": "st-torch",
+    "OpenVINO, bfloat16": "openvino-bf16",
     "fastembed, float32": "fastembed-fp32",
 }
 WHITEN = {"all-MiniLM-L6-v2, int8": "whiten-int8", "all-MiniLM-L6-v2, float32": "whiten-fp32"}
