@@ -14,7 +14,7 @@ from whiten_export.graph.builder import constant, save_graph, save_with_outputs
 from whiten_export.graph.fold_positions import PartialRun
 from whiten_export.graph.int8.rewrite import Calibration, Quantized, calibrate, quantize_int8
 from whiten_export.graph.int8.rounding import largest_pair
-from whiten_export.graph.int8.scales import MOST, CalibrationTexts
+from whiten_export.graph.int8.scales import CalibrationTexts
 from whiten_export.graph.products import plain_products
 from whiten_export.proof.probe_texts import probe_texts
 from whiten_runtime.bundle.parity import Agreement, compare
@@ -59,9 +59,10 @@ class Vocabulary:
 def calibration_texts(
     model: ir.Model, tokenizer: Tokenizer, sentences: Sequence[str], vocabulary: Vocabulary, pad_token_id: int
 ) -> CalibrationTexts:
-    """Return the texts to calibrate a graph on: sentences, and token ids that reach further."""
+    """Return the texts to calibrate a graph on: sentences, token ids that reach further, and texts to compare on."""
     rows = [tokenizer.cut(row) for row in tokenizer.tokenize(sentences)]
-    return CalibrationTexts(rows, [*wide_texts(vocabulary, 0), *extreme_texts(model, vocabulary)], pad_token_id)
+    wide = [*wide_texts(vocabulary, 0), *extreme_texts(model, vocabulary)]
+    return CalibrationTexts(rows, wide, far_texts(tokenizer, vocabulary), pad_token_id)
 
 
 def far_texts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> list[list[int]]:
@@ -198,19 +199,13 @@ _WORSE = 0.002
 
 
 def convert_to_int8(
-    graph: ir.Model,
-    texts: CalibrationTexts,
-    far: Sequence[Sequence[int]],
-    longest: int,
-    folder: Path,
-    options: SessionOptions,
-    report: Reporter,
+    graph: ir.Model, texts: CalibrationTexts, longest: int, folder: Path, options: SessionOptions, report: Reporter
 ) -> tuple[ir.Model, QuantizationRecord]:
     """Return the graph in int8, with constant scales where texts far from the calibration lose little by them."""
     path = folder / "float32.onnx"
     plain_products(graph)
     save_with_outputs(graph, list(graph.graph.outputs), path)
-    exact = _vectors(path, far, texts.pad_token_id, options)
+    exact = _vectors(path, texts.far, texts.pad_token_id, options)
     narrow_masks(graph, longest)
     save_with_outputs(graph, list(graph.graph.outputs), path)
 
@@ -218,19 +213,16 @@ def convert_to_int8(
         model, trial = ir.load(path), folder / "int8" / path.name
         quantize_int8(model, scales)
         save_graph(model, trial)
-        return model, compare(_vectors(trial, far, texts.pad_token_id, options), exact)
+        return model, compare(_vectors(trial, texts.far, texts.pad_token_id, options), exact)
 
-    usual: Agreement | None = None
-    calibration: Calibration | None = None
-    for most in MOST:
-        calibration = calibrate(ir.load(path), texts, options, folder / "calibration.onnx", most, calibration)
-        usual = usual or converted(calibration.plain)[1]
+    calibration = calibrate(ir.load(path), texts, options, folder / "calibration.onnx", report)
+    report.stage(f"{len(calibration.constants)} of {len(calibration.chosen)} activations have a constant scale")
+    usual = converted(calibration.plain)[1]
+    model, agreement = converted(calibration.chosen)
+    if agreement.min_cosine < usual.min_cosine - _WORSE and calibration.constants:
+        report.stage("constant scales lose too much on unusual texts; taking one for each token")
+        calibration = calibration.without_constants(ir.load(path))
         model, agreement = converted(calibration.chosen)
-        if agreement.min_cosine >= usual.min_cosine - _WORSE or not calibration.constants:
-            break
-        report.stage(f"{calibration.constants} constant scales lose too much on unusual texts; trying fewer")
-    assert usual is not None
-    assert calibration is not None
     return model, _record(model, calibration, agreement, usual)
 
 
@@ -248,8 +240,8 @@ def _record(model: ir.Model, calibration: Calibration, agreement: Agreement, usu
     products = [node.inputs[1] for node in model.graph if node.op_type == "MatMulInteger"]
     weights = [value.const_value.numpy() for value in products if value is not None and value.const_value is not None]
     return QuantizationRecord(
-        constant_scales=calibration.constants,
-        token_scales=len(calibration.chosen) - calibration.constants,
+        constant_scales=len(calibration.constants),
+        token_scales=len(calibration.chosen) - len(calibration.constants),
         far_min_cosine=agreement.min_cosine,
         far_mean_cosine=agreement.mean_cosine,
         token_min_cosine=usual.min_cosine,
