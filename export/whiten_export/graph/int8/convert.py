@@ -30,6 +30,9 @@ _LENGTHS = (2, 3, 5, 8, 13, 21, 34, 55, 89, 144)
 _REPEATS = (2, 5, 10, 12, 12, 12, 12, 20, 30, 60)
 """Numbers of times that one token is repeated."""
 
+_BARE = (1, 2, 3, 4, 5, 8, 13)
+"""Numbers of tokens of texts without special tokens."""
+
 _EXTREMES = 2048
 """Maximum number of tokens with extreme embeddings."""
 
@@ -66,9 +69,15 @@ def calibration_texts(
 
 
 def far_texts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> list[list[int]]:
-    """Return texts far from those of the calibration: other scripts, code, emoji, random and repeated tokens."""
+    """Return texts far from those of the calibration: other scripts, code, emoji, random and repeated tokens.
+
+    Some have no special tokens: attention rests on these, and where they are missing, activations leave their ranges.
+    """
     probes = tokenizer.tokenize(probe_texts(vocabulary.longest))
-    return [*(tokenizer.cut(row) for row in probes), *wide_texts(vocabulary, 1, repeated=2)]
+    generator = np.random.default_rng(2)
+    lengths = [min(length, vocabulary.longest) for length in _BARE for _ in range(6)]
+    bare = [generator.integers(0, vocabulary.size, length).tolist() for length in lengths]
+    return [*(tokenizer.cut(row) for row in probes), *wide_texts(vocabulary, 1, repeated=2), *bare]
 
 
 def wide_texts(vocabulary: Vocabulary, seed: int, repeated: int = 10) -> list[list[int]]:
@@ -194,8 +203,9 @@ def _level(model: ir.Model, value: np.float32) -> ir.Value:
     return constant(model.graph, f"narrow_mask.{float(value)!r}", array)
 
 
-_WORSE = 0.002
-"""Largest difference, of the worst cosine on far texts, from that with a scale for each token everywhere."""
+_WORSE, _LEAST = 0.002, 0.985
+"""Largest difference, of the worst cosine on far texts, from that with a scale for each token everywhere, and the worst
+cosine itself, below which constant scales are given up: the gate wants 0.98."""
 
 
 def convert_to_int8(
@@ -219,7 +229,7 @@ def convert_to_int8(
     report.stage(f"{len(calibration.constants)} of {len(calibration.chosen)} activations have a constant scale")
     usual = converted(calibration.plain)[1]
     model, agreement = converted(calibration.chosen)
-    if agreement.min_cosine < usual.min_cosine - _WORSE and calibration.constants:
+    if calibration.constants and agreement.min_cosine < max(usual.min_cosine - _WORSE, _LEAST):
         report.stage("constant scales lose too much on unusual texts; taking one for each token")
         calibration = calibration.without_constants(ir.load(path))
         model, agreement = converted(calibration.chosen)

@@ -21,14 +21,15 @@ Float64Array = NDArray[np.float64]
 LEVELS, SYMMETRIC = 255, 128
 """Largest level of a uint8, and the level of 0 where values lie on both sides of it."""
 
-_AFFORDABLE = 0.1
+_AFFORDABLE = 0.02
 """Squared relative errors that constant scales may add to those of a far text, in all."""
 
 _FAINT = 1e-5
 """Lower bound of the magnitudes of channels from which factors are computed."""
 
 _SMOOTHING = (0.6, 0.7, 0.8, 0.9, 1.0)
-"""Exponents of the smoothing that are tried."""
+"""Exponents of the smoothing that are tried. In all-mpnet-base-v2, 1 is best for queries, keys and values (cosine .9995
+with only these in int8, .9986 with 0.6), and 0.6 to 0.8 for the first product after attention."""
 
 _WORTH = 0.9
 """Error with smoothing over that without it, above which it is left out: it costs a pass over the activation."""

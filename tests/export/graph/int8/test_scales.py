@@ -72,7 +72,7 @@ def test_a_constant_that_clips_far_texts_is_not_chosen(rows: np.ndarray, weight:
 def test_constants_are_chosen_until_a_text_loses_too_much() -> None:
     """Of four activations, two cost the same text more than it can afford together; the cheaper one is kept."""
     token, constant = Scale(SYMMETRIC), Scale(SYMMETRIC, 1.0)
-    costs = {"a": [0.07, 0.0], "b": [0.06, 0.0], "c": [0.0, 0.09], "d": [0.2, 0.0]}
+    costs = {"a": [0.014, 0.0], "b": [0.012, 0.0], "c": [0.0, 0.018], "d": [0.04, 0.0]}
     choices = {name: Choice(token, constant, np.array(values)) for name, values in costs.items()}
     choices["gelu"] = Choice(token, None, np.zeros(0))
     assert choose_constants(choices) == {"b", "c"}
