@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from whiten_export.graph.builder import save_with_outputs
 from whiten_export.graph.int8.rounding import TINY, expected_losses
 from whiten_export.graph.products import bias_of, value_product, width_of
-from whiten_runtime.inference.batching import ALONE_TOKEN_BUDGET, pad_batch, plan_batches
+from whiten_runtime.inference.batching import pad_batch, plan_batches
 from whiten_runtime.ort.session import SessionOptions, create_session
 from whiten_runtime.reporter import Reporter
 
@@ -178,7 +178,7 @@ _GRAM_BYTES = 640 << 20
 _RARE = 4
 """One in so many tokens of texts without sense goes into samples and Gram matrices: they matter for the range."""
 
-_ROWS, FAR_ROWS = 16, 4
+_ROWS, FAR_ROWS = 4, 4
 """Tokens of each run that go into the sample, and tokens of each far text."""
 
 
@@ -213,7 +213,7 @@ def measure_ranges(
         meters = {value: _Meter() for value in group}
         with report.bar("tokens", sum(map(len, texts.all))) as advance:
             for rows, every in ((texts.sentences, 1), (texts.wide, _RARE), (texts.far, 0)):
-                for batch in plan_batches([len(row) for row in rows], ALONE_TOKEN_BUDGET):
+                for batch in plan_batches([len(row) for row in rows]):
                     feed = pad_batch([rows[index] for index in batch], texts.pad_token_id)
                     real = feed["attention_mask"].astype(bool)
                     found = [_tokens(array, real) for array in session.run(None, feed)]
