@@ -20,7 +20,9 @@ def minilm() -> Path:
 
 
 def checkpoint(model: str, folder: Path) -> Path:
-    """Return a directory written by save_pretrained: all-MiniLM-L6-v2, or a BERT-base of random weights."""
+    """Return a directory written by save_pretrained: one named, all-MiniLM-L6-v2, or a BERT-base of random weights."""
+    if Path(model).is_dir():
+        return Path(model).absolute()
     real = minilm()
     if model == "minilm":
         return real

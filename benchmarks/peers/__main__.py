@@ -82,7 +82,7 @@ def cosines(rows: NDArray[np.float32], exact: NDArray[np.float32]) -> tuple[floa
 
 def compare(model: str, engines: list[str], sentences: list[str], options: argparse.Namespace) -> dict[str, Any]:
     """Prepare and measure engines on one model, and return their figures: one list of rounds for each column."""
-    folder = CACHE / model
+    folder = CACHE / Path(model).name
     folder.mkdir(parents=True, exist_ok=True)
     source = checkpoint(model, folder / "checkpoint")
     tokenizer = plain_tokenizer(source)
@@ -134,7 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--texts", help="sentences: one a line, or .csv, .tsv, .jsonl, .parquet")
     parser.add_argument("--column")
-    parser.add_argument("--models", default="minilm,bert-base")
+    parser.add_argument("--models", default="minilm,bert-base", help="these, or directories written by save_pretrained")
     parser.add_argument("--engines", help="those whose names begin so, separated by commas; default all", default="")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=available_cpus())
@@ -153,7 +153,7 @@ def main() -> None:
             engines = [name for name in ENGINES if name == "whiten-fp32" or name.startswith(chosen)]
             if model != "minilm":
                 engines = [name for name in engines if "layer0" not in name and "fastembed" not in name]
-            kept.setdefault(options.place, {})[model] = compare(model, engines, sentences, options)
+            kept.setdefault(options.place, {})[Path(model).name] = compare(model, engines, sentences, options)
             FIGURES.write_text(json.dumps(kept, indent=1) + "\n")
     for place, models in kept.items():
         for model, figures in models.items():

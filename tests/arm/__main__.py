@@ -90,7 +90,9 @@ def _tell_sentences(sentences: Mapping[str, NDArray[np.float32]], here: NDArray[
             f"{name}: {differing} of {count} sentences in int8 differ from x86-64 by more than {ROUNDING:.0e}", end=""
         )
         print(f", median {np.median(apart):.1e}, worst {apart.max():.1e}", end="; ")
-        print(f"{'the same' if (vectors == first[:count]).all() else 'other'} bits than the first processor's")
+        print(
+            f"{'the same bits as' if (vectors == first[:count]).all() else 'not the same bits as'} the first processor"
+        )
 
 
 if __name__ == "__main__":
