@@ -1,6 +1,7 @@
-"""Prove bundles on emulated ARM64 processors, and print the table of benchmarks/parity/arm.md: python -m arm FOLDER.
+"""Prove bundles on emulated ARM64 processors, and print the rows of benchmarks/parity/arm.md.
 
-FOLDER keeps the emulated machine and the bundles, so that a second run begins where the first one was.
+usage: python -m arm FOLDER [PYTHON [PROCESSOR...]]. FOLDER keeps the machine and the bundles for the next run. PYTHON is
+3.11 or 3.13; without a PROCESSOR, all of them run.
 """
 
 import shutil
@@ -28,7 +29,7 @@ ROUNDING = 1e-5
 GUEST = Path(__file__).with_name("guest.py")
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, python: str = "3.11", *processors: str) -> None:
     """Run every bundle on every processor, compare with this machine, and print a table."""
     if (reason := missing()) is not None:
         sys.exit(f"error: {reason}")
@@ -41,18 +42,21 @@ def main(folder: Path) -> None:
         shutil.copytree(path, work / path.name, dirs_exist_ok=True)
     texts = [sentence for _, sentence in builtin_sentences()]
     texts = texts[:: len(texts) // SENTENCES][:SENTENCES]
-    build(folder / "machine")
+    machine = folder / f"python{python}"
+    build(machine, python)
     counts: dict[str, int | None] = {path.name: None for path in GOLDEN} | dict.fromkeys(PRECISIONS, PROBES)
     here = {name: check(work / name, count) for name, count in counts.items()}
     print("| processor | bundle | texts | from x86-64 | from the reference | cosine |\n|---|---|---|---|---|---|")
     sentences = {}
     for name, processor in PROCESSORS.items():
+        if name not in (processors or PROCESSORS):
+            continue
         out = work / f"out-{name}"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
         (work / "texts").write_text("\n".join(texts[: FEWER if sentences else SENTENCES]), "utf-8")
         bundles = [f"/work/{bundle}" + (f"={count}" if count else "") for bundle, count in counts.items()]
-        results = run(folder / "machine", processor, GUEST, [f"/work/out-{name}", "/work/texts", *bundles], work)
+        results = run(machine, processor, GUEST, [f"/work/out-{name}", "/work/texts", *bundles], work)
         print("\n".join(_rows(name, results, here, out)), flush=True)
         sentences[name] = np.load(out / "sentences.npy")
     with Encoder(work / "minilm-int8", threads=1) as encoder:
@@ -96,4 +100,4 @@ def _tell_sentences(sentences: Mapping[str, NDArray[np.float32]], here: NDArray[
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

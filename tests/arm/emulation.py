@@ -21,7 +21,9 @@ QEMU = Path("/usr/bin/qemu-aarch64-static")
 PACKAGES = ROOT / "requirements" / "export-onnx.lock"
 """Packages for embedding, checking and refitting, with their hashes."""
 
-_DEBIAN = ("bookworm", "python3.11,libstdc++6,libexpat1,ca-certificates")
+RELEASES = {"3.11": "bookworm", "3.13": "trixie"}
+"""Releases of Debian by their Python; none has 3.12."""
+
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014")
 
 
@@ -60,12 +62,13 @@ def missing() -> str | None:
     return f"needs {', '.join(absent)} (Debian: qemu-user-static, debootstrap)" if absent else None
 
 
-def build(machine: Path) -> None:
-    """Make the file system of a machine with Python, the packages of constraints.txt, and whiten as it is here."""
+def build(machine: Path, python: str = "3.11") -> None:
+    """Make the file system of a machine with a Python, the packages of the lock, and whiten as it is here."""
     if not (machine / "site").is_dir():
         machine.mkdir(parents=True, exist_ok=True)
-        release, packages = _DEBIAN
-        _run("debootstrap", "--foreign", "--arch=arm64", "--variant=minbase", f"--include={packages}", release, machine)
+        options = ("--foreign", "--arch=arm64", "--variant=minbase")
+        packages = f"--include=python{python},libstdc++6,libexpat1,ca-certificates"
+        _run("debootstrap", *options, packages, RELEASES[python], machine)
         for package in sorted((machine / "var" / "cache" / "apt" / "archives").glob("*.deb")):
             _run("dpkg", "-x", package, machine)
         shutil.copy(QEMU, machine / "usr" / "bin")
@@ -73,7 +76,7 @@ def build(machine: Path) -> None:
         cores.mkdir(parents=True)
         for name in ("possible", "present"):
             (cores / name).write_text("0-1\n", "ascii")
-        _download(machine / "wheels")
+        _download(machine / "wheels", python)
         _unzip((machine / "wheels").glob("*.whl"), machine / "site.partial")
         (machine / "site.partial").rename(machine / "site")
     shutil.rmtree(machine / "own", ignore_errors=True)
@@ -87,11 +90,12 @@ def run(machine: Path, processor: Processor, program: Path, arguments: Sequence[
     cpuinfo.write_text(processor.cpuinfo(), "ascii")
     (machine / "work").mkdir(exist_ok=True)
     shutil.copy(program, folder / program.name)
+    python = next((machine / "usr" / "bin").glob("python3.[0-9][0-9]")).name
     emulated = f"{QEMU} -cpu {processor.name} -E PYTHONPATH=/site:/own/site -E WHITEN_THREADS=1 -E HOME=/tmp"
     script = (
         'set -e; mount -t proc proc "$1/proc"; mount --bind "$2" "$1/work"; '
         'mount --bind "$2/cpuinfo" "$1/proc/cpuinfo"; '
-        f'machine=$1; shift 2; exec chroot "$machine" {emulated} /usr/bin/python3.11 "$@"'
+        f'machine=$1; shift 2; exec chroot "$machine" {emulated} /usr/bin/{python} "$@"'
     )
     command = ["unshare", "-m", "--pid", "--fork", "bash", "-c", script, "bash", machine, folder]
     done = subprocess.run([*command, f"/work/{program.name}", *arguments], capture_output=True, text=True, check=False)
@@ -101,10 +105,10 @@ def run(machine: Path, processor: Processor, program: Path, arguments: Sequence[
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def _download(folder: Path) -> None:
+def _download(folder: Path, python: str) -> None:
     platforms = [f"--platform={name}_aarch64" for name in _PLATFORMS]
-    python = ("--only-binary=:all:", "--implementation=cp", "--python-version=3.11")
-    _run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", *python, *platforms, "-d", folder, "-r", PACKAGES)
+    kind = ("--only-binary=:all:", "--implementation=cp", f"--python-version={python}")
+    _run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", *kind, *platforms, "-d", folder, "-r", PACKAGES)
 
 
 def _unzip(wheels: Iterable[Path], folder: Path) -> None:
