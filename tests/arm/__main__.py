@@ -1,7 +1,7 @@
 """Prove bundles on emulated ARM64 processors, and print the rows of benchmarks/parity/arm.md.
 
-usage: python -m arm FOLDER [PYTHON [PROCESSOR...]]. FOLDER keeps the machine and the bundles for the next run. PYTHON is
-3.11 or 3.13; without a PROCESSOR, all of them run.
+usage: python -m arm FOLDER [PYTHON [PROCESSOR...]]. FOLDER keeps the machine and the bundles for the next run. PYTHON
+is 3.11 or 3.13; without a PROCESSOR, all of them run.
 """
 
 import shutil
