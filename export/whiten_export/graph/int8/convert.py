@@ -226,7 +226,6 @@ def convert_to_int8(
         return model, compare(_vectors(trial, texts.far, texts.pad_token_id, options), exact)
 
     calibration = calibrate(ir.load(path), texts, options, folder / "calibration.onnx", report)
-    report.stage(f"{len(calibration.constants)} of {len(calibration.chosen)} activations have a constant scale")
     usual = converted(calibration.plain)[1]
     model, agreement = converted(calibration.chosen)
     if calibration.constants and agreement.min_cosine < max(usual.min_cosine - _WORSE, _LEAST):
