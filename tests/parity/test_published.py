@@ -12,7 +12,7 @@ from support.cli import ok
 from support.once import once
 from support.published import TEXTS, peer, save_published
 from whiten import Encoder
-from whiten_export.pipeline import choose_whitening
+from whiten_export.corpus import development
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources.describe.checkpoint import resolve
@@ -82,7 +82,7 @@ def test_naming_layers_says_what_is_left_out(folder: Callable[[str], Path], tmp_
 def test_vectors_that_auto_does_not_whiten_are_normalised_as_published(
     folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose_whitening, "choose_by_pairs", lambda *arguments: Choice(None, "not whitened", ()))
+    monkeypatch.setattr(development, "choose_by_pairs", lambda *arguments: Choice(None, "not whitened", ()))
     pairs = tmp_path / "pairs.tsv"
     lines = "".join(f"{number % 5}.0\tThe cat {number}.\tA dog {number}.\n" for number in range(30))
     pairs.write_text(f"score\tsentence1\tsentence2\n{lines}", "utf-8")
