@@ -1,6 +1,6 @@
 """Prove bundles on emulated ARM64 processors, and print the rows of benchmarks/parity/arm.md.
 
-usage: python -m arm FOLDER [PYTHON [PROCESSOR...]]. FOLDER keeps the machine and the bundles for the next run. PYTHON
+usage: python -m arm FOLDER [PYTHON [PROCESSOR...]]. FOLDER keeps the machine for the next run. PYTHON
 is 3.11 or 3.13; without a PROCESSOR, all of them run.
 """
 
@@ -33,11 +33,12 @@ def main(folder: Path, python: str = "3.11", *processors: str) -> None:
     """Run every bundle on every processor, compare with this machine, and print a table."""
     if (reason := missing()) is not None:
         sys.exit(f"error: {reason}")
+    if unknown := set(processors) - PROCESSORS.keys():
+        sys.exit(f"error: no processor {', '.join(unknown)}; wanted {', '.join(PROCESSORS)}")
     work = folder / "work"
     work.mkdir(parents=True, exist_ok=True)
     for name, precision in PRECISIONS.items():
-        if not (work / name).exists():
-            export_bundle(Recipe("minilm", precision=precision), work / name)
+        export_bundle(Recipe("minilm", precision=precision), work / name, replace=True)
     for path in GOLDEN:
         shutil.copytree(path, work / path.name, dirs_exist_ok=True)
     texts = [sentence for _, sentence in builtin_sentences()]
@@ -48,15 +49,13 @@ def main(folder: Path, python: str = "3.11", *processors: str) -> None:
     here = {name: check(work / name, count) for name, count in counts.items()}
     print("| processor | bundle | texts | from x86-64 | from the reference | cosine |\n|---|---|---|---|---|---|")
     sentences = {}
-    for name, processor in PROCESSORS.items():
-        if name not in (processors or PROCESSORS):
-            continue
+    for name in processors or PROCESSORS:
         out = work / f"out-{name}"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
         (work / "texts").write_text("\n".join(texts[: FEWER if sentences else SENTENCES]), "utf-8")
         bundles = [f"/work/{bundle}" + (f"={count}" if count else "") for bundle, count in counts.items()]
-        results = run(machine, processor, GUEST, [f"/work/out-{name}", "/work/texts", *bundles], work)
+        results = run(machine, PROCESSORS[name], GUEST, [f"/work/out-{name}", "/work/texts", *bundles], work)
         print("\n".join(_rows(name, results, here, out)), flush=True)
         sentences[name] = np.load(out / "sentences.npy")
     with Encoder(work / "minilm-int8", threads=1) as encoder:

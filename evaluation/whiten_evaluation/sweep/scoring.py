@@ -84,12 +84,12 @@ class TaskVectors:
 
     def alike(self) -> set[int]:
         """Return the layers in which all texts have the same vector up to rounding, such as layer 0 with cls."""
-        pairs = set()
+        same = set()
         for layer, vectors in zip(self.layers, self.vectors, strict=True):
             spread, largest = np.abs(vectors - vectors[0]).max(axis=0), np.abs(vectors[0]).max()
             if (spread <= _ROUNDING * largest).all():
-                pairs.add(layer)
-        return pairs
+                same.add(layer)
+        return same
 
 
 class LayerMoments:

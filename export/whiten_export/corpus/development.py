@@ -81,7 +81,7 @@ def chooser(
 
         def embed(texts: Sequence[str], prompt: str) -> Float64Array:
             options = replace(embedder.options, prompt=prompt, finite=True)
-            return embedder.embed(texts, options, advance).astype("float64")
+            return embed_float64(texts, embedder, options, advance)
 
         searches = [_judged(one, embed, prompts) for one in development]
     return lambda moments: choose_by_search(

@@ -21,6 +21,8 @@ from whiten_runtime.files.corpus import BUILTIN_CORPUS, PART, Corpus, builtin_se
 from whiten_runtime.files.replacing import replace_file
 from whiten_runtime.inference.batching import WINDOW
 from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.engine import Advance, no_progress
+from whiten_runtime.inference.options import EncodeOptions
 from whiten_runtime.reporter import ProgressBar
 from whiten_whitening.choosing import SETTLED, Halves, enough_to_tell, movement, vectors_needed
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map, fit_sif
@@ -147,7 +149,6 @@ def _shown(value: object) -> str:
     return f"'{value[:12]}'" if isinstance(value, str) else str(value)
 
 
-Advance = Callable[[int], object]
 Window = tuple[Keys, NDArray[np.float32]]
 
 
@@ -160,7 +161,7 @@ def gather(windows: Iterable[Window], start: Statistics) -> Iterator[Statistics]
         yield statistics
 
 
-def fit_corpus(corpus: Corpus, embedder: Embedder, advance: Advance = lambda count: None) -> Statistics:
+def fit_corpus(corpus: Corpus, embedder: Embedder, advance: Advance = no_progress) -> Statistics:
     """Return the statistics of the sentences' vectors before whitening, which enter in windows of fixed size."""
     start = Statistics.empty(embedder.width)
     windows = embed_windows(corpus, embedder, advance, place_of=corpus.place_of)
@@ -205,12 +206,17 @@ def _placed(
         raise DataError(f"{place} {reason}: {text[:80]!r}; {remedy}, or check the model") from None
 
 
-def embed_float64(texts: Sequence[str], embedder: Embedder) -> Float64Array:
+def embed_float64(
+    texts: Sequence[str],
+    embedder: Embedder,
+    options: EncodeOptions | None = None,
+    advance: Advance = no_progress,
+) -> Float64Array:
     """Return the vector of each text, float64 [n, d]."""
-    return embedder.embed(texts).astype(np.float64)
+    return embedder.embed(texts, options, advance).astype(np.float64)
 
 
-def fit_vectors(parts: Iterable[NDArray[np.float32]], advance: Advance = lambda count: None) -> Statistics | None:
+def fit_vectors(parts: Iterable[NDArray[np.float32]], advance: Advance = no_progress) -> Statistics | None:
     """Return the statistics of precomputed embeddings, float32 [m, d] at a time; None if there are none."""
     statistics: Statistics | None = None
     start = 0

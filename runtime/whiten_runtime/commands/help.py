@@ -95,16 +95,15 @@ HELP = {"help_option_names": ["-h", "--help"]}
 
 def command(name: str | None = None, **attributes: Any) -> Callable[[Callable[..., Any]], Command]:
     """Make a `Command` of a function, as `click.command` does."""
-    return click.command(
-        name, cls=Command, context_settings=HELP | attributes.pop("context_settings", {}), **attributes
-    )
+    settings = HELP | attributes.pop("context_settings", {})
+    return click.command(name, cls=Command, context_settings=settings, **attributes)
 
 
 def group(
     name: str | None = None, cls: type[Group] = Group, **attributes: Any
 ) -> Callable[[Callable[..., Any]], Group]:
     """Make a `Group` of a function, as `click.group` does."""
-    return click.group(name, cls=cls, context_settings=HELP | attributes.pop("context_settings", {}), **attributes)
+    return click.group(name, cls=cls, context_settings=HELP, **attributes)
 
 
 def _write(formatter: click.HelpFormatter, sections: dict[str, list[tuple[str, str]]], column: int) -> None:

@@ -105,14 +105,10 @@ def _same_directions(known: Sequence[VectorMetadata | None]) -> bool:
 def _alignment(known: Sequence[VectorMetadata | None]) -> AlignmentRecord | None:
     """Return the alignment of one of two files with the space of the other."""
     spaces = [metadata.space for metadata in known if metadata is not None]
-    for metadata in known:
-        if (
-            metadata is not None
-            and isinstance(metadata.alignment, AlignmentRecord)
-            and metadata.alignment.space in spaces
-        ):
-            return metadata.alignment
-    return None
+    alignments = (metadata.alignment for metadata in known if metadata is not None)
+    return next(
+        (record for record in alignments if isinstance(record, AlignmentRecord) and record.space in spaces), None
+    )
 
 
 def _row_by_row(a: Path, b: Path, column: str | None) -> NDArray[np.float32]:

@@ -158,10 +158,10 @@ class Coder:
             UsageError: not finite numbers [n, k], or of type int8, uint8 or bool.
         """
         rows = checked_vectors(vectors, self.width, single=True)
-        decoded = np.empty((len(rows), self.dims), np.float32)
+        coordinates = np.empty((len(rows), self.dims), np.float32)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
-            decoded[start : start + _ROWS_AT_ONCE] = self._coordinates(rows[start : start + _ROWS_AT_ONCE])
-        return decoded
+            coordinates[start : start + _ROWS_AT_ONCE] = self._coordinates(rows[start : start + _ROWS_AT_ONCE])
+        return coordinates
 
     def encode_array(self, vectors: ArrayLike) -> Bytes:
         """Code vectors.

@@ -197,9 +197,9 @@ def _refusal(error: Exception) -> str:
     """Return what is wrong with a file; torch's own words tell how to run what is in it."""
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be read ({error.strerror}); check its permissions"
-    if name := _GLOBAL.search(str(error)):
+    if match := _GLOBAL.search(str(error)):
         return (
-            f"holds more than weights: {name[1]}, which could do anything when it is read; wanted tensors alone, such "
+            f"holds more than weights: {match[1]}, which could do anything when it is read; wanted tensors alone, such "
             "as in a file of safetensors"
         )
     return "is damaged, or no file of PyTorch weights; copy the model again, or use one with safetensors"

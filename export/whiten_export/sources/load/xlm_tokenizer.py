@@ -166,13 +166,13 @@ def _split_final_dots(moses: Any) -> Normalizer:
     """Put a space before a word's final dot, unless it is an abbreviation or the next word begins in lower case."""
     numeric = set(moses.NUMERIC_ONLY_PREFIXES)
     abbreviations = sorted({*moses.NONBREAKING_PREFIXES} - numeric)
-    abbreviation = (
+    exceptions = (
         rf"(?=[^ ]*[{_char_class(moses.IsAlpha)}])[^ .]*+\.[^ ]++(?<=\.)",
         rf"(?:{_any_of(abbreviations)})\.(?![^ ])",
         rf"(?:{_any_of(sorted(numeric))})\. +[0-9]",
         rf"[^ ]+\. +[{_char_class(moses.IsLower)}]",
     )
-    return _replace(rf"(?<![^ ])(?!{'|'.join(abbreviation)})[^ ]+\K\.(?![^ ])", " .")
+    return _replace(rf"(?<![^ ])(?!{'|'.join(exceptions)})[^ ]+\K\.(?![^ ])", " .")
 
 
 def _lowercase_and_remove_accents() -> list[Normalizer]:
