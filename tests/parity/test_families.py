@@ -27,7 +27,7 @@ from whiten_export.corpus.statistics import embed_float64
 from whiten_export.graph.builder import HiddenStates, save_graph
 from whiten_export.graph.float16 import halve_weights
 from whiten_export.graph.head import pool_graph, set_head
-from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8, far_texts
+from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8
 from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.export_model import CALIBRATION_SENTENCES, export_bundle
 from whiten_export.pipeline.recipe import Recipe
@@ -216,8 +216,7 @@ def check(
         pad, tokenizer = exported.model.tokenizer.pad_token_id, exported.tokenizer
         vocabulary = Vocabulary.of(tokenizer, exported.model.vocab_size, MAX_LENGTH)
         texts = calibration_texts(graph, tokenizer, CORPUS[:CALIBRATION_SENTENCES], vocabulary, pad)
-        far = far_texts(tokenizer, vocabulary)
-        graph, scales = convert_to_int8(graph, texts, far, MAX_LENGTH, folder, SessionOptions(), Reporter())
+        graph, scales = convert_to_int8(graph, texts, MAX_LENGTH, folder, SessionOptions(), Reporter())
         assert scales.far_min_cosine >= scales.token_min_cosine - 0.002, f"{layers} {pooling}: {scales}"
     sum_residuals(graph)
     got = exported.vectors(graph, TEXTS, OUTPUT, path)

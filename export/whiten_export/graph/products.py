@@ -83,10 +83,10 @@ def width_of(source: ir.Value) -> int:
     return int(weight.shape[0])
 
 
-def stacked_weights(source: ir.Value) -> NDArray[np.float32]:
-    """Return the weights of all products of an activation side by side, float32 [n, m]."""
-    weights = [weights_of(node.inputs[1]) for node in linear_users(source)]
-    return np.concatenate([weight for weight in weights if weight is not None], axis=1)
+def weights_by_result(source: ir.Value) -> dict[str, NDArray[np.float32]]:
+    """Return the weights of each product of an activation, float32 [n, m], by the name of the product's result."""
+    weights = {str(node.outputs[0].name): weights_of(node.inputs[1]) for node in linear_users(source)}
+    return {name: weight for name, weight in weights.items() if weight is not None}
 
 
 _HEADS_FIRST = (0, 2, 1, 3)

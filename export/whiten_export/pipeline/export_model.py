@@ -16,7 +16,7 @@ from whiten_export.graph.float16 import halve_network, halve_weights
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.fuse_cuda import fuse_for_cuda, fusions
 from whiten_export.graph.head import set_head
-from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8, far_texts
+from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8
 from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.align import check_aligned
 from whiten_export.pipeline.apply import apply, complete, default_name, open_source
@@ -154,8 +154,7 @@ def _to_int8(manifest: Manifest, graph: ir.Model, tools: Tools) -> tuple[Manifes
     sentences = with_prompt(Prompts.of(manifest).resolve(), taken)
     vocabulary = Vocabulary.of(tokenizer, tools.source.vocab_size, min(length, LONGEST_PROBE))
     texts = calibration_texts(graph, tokenizer, sentences, vocabulary, manifest.pad_token_id)
-    far, folder = far_texts(tokenizer, vocabulary), tools.folder / _WORK
-    model, record = convert_to_int8(graph, texts, far, length, folder, tools.options, tools.report)
+    model, record = convert_to_int8(graph, texts, length, tools.folder / _WORK, tools.options, tools.report)
     if max(manifest.layers) > 0 and not record.constant_scales + record.token_scales:
         tools.report.warn(
             "no matrix product of this network can be computed in int8 (its layers may be convolutions), so it is no "

@@ -1,6 +1,6 @@
 """Convert a graph to int8: narrow masks, measure, rewrite, and compare with float32 on texts unlike those measured."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +12,9 @@ from onnx_ir.tape import Tape
 
 from whiten_export.graph.builder import constant, save_graph, save_with_outputs
 from whiten_export.graph.fold_positions import PartialRun
-from whiten_export.graph.int8.rewrite import Calibration, Quantized, calibrate, quantize_int8
+from whiten_export.graph.int8.rewrite import Calibration, calibrate, quantize_int8
 from whiten_export.graph.int8.rounding import largest_pair
-from whiten_export.graph.int8.scales import MOST, CalibrationTexts
+from whiten_export.graph.int8.scales import CalibrationTexts
 from whiten_export.graph.products import plain_products
 from whiten_export.proof.probe_texts import probe_texts
 from whiten_runtime.bundle.parity import Agreement, compare
@@ -29,6 +29,9 @@ _LENGTHS = (2, 3, 5, 8, 13, 21, 34, 55, 89, 144)
 
 _REPEATS = (2, 5, 10, 12, 12, 12, 12, 20, 30, 60)
 """Numbers of times that one token is repeated."""
+
+_BARE = (1, 2, 3, 4, 5, 8, 13)
+"""Numbers of tokens of texts without special tokens."""
 
 _EXTREMES = 2048
 """Maximum number of tokens with extreme embeddings."""
@@ -59,15 +62,22 @@ class Vocabulary:
 def calibration_texts(
     model: ir.Model, tokenizer: Tokenizer, sentences: Sequence[str], vocabulary: Vocabulary, pad_token_id: int
 ) -> CalibrationTexts:
-    """Return the texts to calibrate a graph on: sentences, and token ids that reach further."""
-    rows = [tokenizer.cut(row) for row in tokenizer.tokenize(sentences)]
-    return CalibrationTexts(rows, [*wide_texts(vocabulary, 0), *extreme_texts(model, vocabulary)], pad_token_id)
+    """Return the texts to calibrate a graph on: sentences, token ids that reach further, and texts to compare on."""
+    rows = [tokenizer.cut(row) for row in tokenizer.tokenize(sentences) if row]
+    wide = [*wide_texts(vocabulary, 0), *extreme_texts(model, vocabulary)]
+    return CalibrationTexts(rows, wide, far_texts(tokenizer, vocabulary), pad_token_id)
 
 
 def far_texts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> list[list[int]]:
-    """Return texts far from those of the calibration: other scripts, code, emoji, random and repeated tokens."""
+    """Return texts far from those of the calibration: other scripts, code, emoji, random and repeated tokens.
+
+    Some have no special tokens: attention rests on these, and where they are missing, activations leave their ranges.
+    """
     probes = tokenizer.tokenize(probe_texts(vocabulary.longest))
-    return [*(tokenizer.cut(row) for row in probes), *wide_texts(vocabulary, 1, repeated=2)]
+    generator = np.random.default_rng(2)
+    lengths = [min(length, vocabulary.longest) for length in _BARE for _ in range(6)]
+    bare = [generator.integers(0, vocabulary.size, length).tolist() for length in lengths]
+    return [*(tokenizer.cut(row) for row in probes if row), *wide_texts(vocabulary, 1, repeated=2), *bare]
 
 
 def wide_texts(vocabulary: Vocabulary, seed: int, repeated: int = 10) -> list[list[int]]:
@@ -193,45 +203,40 @@ def _level(model: ir.Model, value: np.float32) -> ir.Value:
     return constant(model.graph, f"narrow_mask.{float(value)!r}", array)
 
 
-_WORSE = 0.002
-"""Largest difference, of the worst cosine on far texts, from that with a scale for each token everywhere."""
+_WORSE, _LEAST = 0.002, 0.985
+"""Largest difference, of the worst cosine on far texts, from that with a scale for each token everywhere and weights
+rounded to the nearest, and the worst cosine itself, below which constant scales are given up: the gate wants 0.98."""
 
 
 def convert_to_int8(
-    graph: ir.Model,
-    texts: CalibrationTexts,
-    far: Sequence[Sequence[int]],
-    longest: int,
-    folder: Path,
-    options: SessionOptions,
-    report: Reporter,
+    graph: ir.Model, texts: CalibrationTexts, longest: int, folder: Path, options: SessionOptions, report: Reporter
 ) -> tuple[ir.Model, QuantizationRecord]:
     """Return the graph in int8, with constant scales where texts far from the calibration lose little by them."""
     path = folder / "float32.onnx"
     plain_products(graph)
     save_with_outputs(graph, list(graph.graph.outputs), path)
-    exact = _vectors(path, far, texts.pad_token_id, options)
+    exact = _vectors(path, texts.far, texts.pad_token_id, options)
     narrow_masks(graph, longest)
     save_with_outputs(graph, list(graph.graph.outputs), path)
 
-    def converted(scales: Mapping[str, Quantized]) -> tuple[ir.Model, Agreement]:
+    def converted(calibration: Calibration) -> tuple[ir.Model, Agreement]:
         model, trial = ir.load(path), folder / "int8" / path.name
-        quantize_int8(model, scales)
+        quantize_int8(model, calibration.chosen)
         save_graph(model, trial)
-        return model, compare(_vectors(trial, far, texts.pad_token_id, options), exact)
+        return model, compare(_vectors(trial, texts.far, texts.pad_token_id, options), exact)
 
-    usual: Agreement | None = None
-    calibration: Calibration | None = None
-    for most in MOST:
-        calibration = calibrate(ir.load(path), texts, options, folder / "calibration.onnx", most, calibration)
-        usual = usual or converted(calibration.plain)[1]
-        model, agreement = converted(calibration.chosen)
-        if agreement.min_cosine >= usual.min_cosine - _WORSE or not calibration.constants:
-            break
-        report.stage(f"{calibration.constants} constant scales lose too much on unusual texts; trying fewer")
-    assert usual is not None
-    assert calibration is not None
-    return model, _record(model, calibration, agreement, usual)
+    calibration = calibrate(ir.load(path), texts, options, folder, report)
+    plain = converted(calibration.plain)[1]
+    bound = plain.min_cosine - _WORSE
+    model, agreement = converted(calibration)
+    if calibration.constants and agreement.min_cosine < max(bound, _LEAST):
+        report.stage("constant scales lose too much on unusual texts; taking one for each token")
+        calibration = calibration.without_constants(ir.load(path))
+        model, agreement = converted(calibration)
+    if agreement.min_cosine < bound:  # a network whose errors do not add up as those of independent rounding do
+        calibration = calibration.plain
+        model, agreement = converted(calibration)
+    return model, _record(model, calibration, agreement, plain)
 
 
 def _vectors(
@@ -244,14 +249,14 @@ def _vectors(
         engine.close()
 
 
-def _record(model: ir.Model, calibration: Calibration, agreement: Agreement, usual: Agreement) -> QuantizationRecord:
+def _record(model: ir.Model, calibration: Calibration, agreement: Agreement, plain: Agreement) -> QuantizationRecord:
     products = [node.inputs[1] for node in model.graph if node.op_type == "MatMulInteger"]
     weights = [value.const_value.numpy() for value in products if value is not None and value.const_value is not None]
     return QuantizationRecord(
-        constant_scales=calibration.constants,
-        token_scales=len(calibration.chosen) - calibration.constants,
+        constant_scales=len(calibration.constants),
+        token_scales=len(calibration.chosen) - len(calibration.constants),
         far_min_cosine=agreement.min_cosine,
         far_mean_cosine=agreement.mean_cosine,
-        token_min_cosine=usual.min_cosine,
+        token_min_cosine=plain.min_cosine,
         largest_pair=max(map(largest_pair, weights), default=0),
     )

@@ -1,7 +1,7 @@
 """Rewrite matrix products to integers: calibrate activations, round weights, replace the nodes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from whiten_export.graph.int8.scales import (
     Choice,
     Float32Array,
     Scale,
+    choose_constants,
     choose_scales,
     measure_ranges,
 )
@@ -26,15 +27,15 @@ from whiten_export.graph.products import (
     activations,
     bias_of,
     is_linear,
-    linear_users,
     score_scales,
     shares_weights,
-    stacked_weights,
     value_product,
+    weights_by_result,
     weights_of,
     width_of,
 )
 from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.reporter import Reporter
 
 
 @dataclass(frozen=True)
@@ -49,58 +50,78 @@ class Quantized:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Holds the scales of every activation of a graph, and its rounded weights for the scales that were chosen."""
+    """Holds the scales of every activation of a graph, and the weights rounded for those that were chosen."""
 
     choices: Mapping[str, Choice]  # scales by the name of the activation
     chosen: Mapping[str, Quantized]  # scales and weights by the name of the activation
+    grams: Mapping[str, Path]  # files of the Gram matrices of activations that may have a constant scale
 
     @property
-    def constants(self) -> int:
-        """Return the number of activations with a constant scale."""
-        return sum(quantized.scale.constant is not None for quantized in self.chosen.values())
+    def constants(self) -> list[str]:
+        """Return the names of the activations with a constant scale."""
+        return [name for name, quantized in self.chosen.items() if quantized.scale.constant is not None]
 
     @property
-    def plain(self) -> dict[str, Quantized]:
+    def plain(self) -> "Calibration":
         """Return a scale per token for every activation, and weights rounded to the nearest."""
-        return {name: Quantized(choice.token) for name, choice in self.choices.items()}
+        return replace(self, chosen={name: Quantized(choice.token) for name, choice in self.choices.items()})
+
+    def without_constants(self, model: ir.Model) -> "Calibration":
+        """Return scales per token for every activation; only weights of those with a constant one are rounded again."""
+        names = self.constants
+        changed = {
+            str(value.name): _quantized(
+                value, self.choices[str(value.name)].token, np.load(self.grams[str(value.name)])
+            )
+            for value in activations(model)
+            if value.name in names
+        }
+        return replace(self, chosen={**self.chosen, **changed})
 
 
 def calibrate(
-    model: ir.Model,
-    texts: CalibrationTexts,
-    options: SessionOptions,
-    path: Path,
-    most: float,
-    before: Calibration | None = None,
+    model: ir.Model, texts: CalibrationTexts, options: SessionOptions, folder: Path, report: Reporter
 ) -> Calibration:
-    """Choose the scale of every activation of a graph, and round the weights for it."""
-    choices = dict(before.choices) if before is not None else {}
-    chosen = dict(before.chosen) if before is not None else {}
+    """Measure every activation of a graph once, choose its scale, and round its weights once, for that scale.
 
-    def changes(name: str) -> bool:
-        return name not in chosen or choices[name].within(most) is not chosen[name].scale
-
-    values = [value for value in activations(model) if changes(str(value.name))]
-    for value, measured in measure_ranges(model, values, texts, options, path):
-        name, producer, shared = str(value.name), value.producer(), shares_weights(value)
-        if name not in choices:
+    Gram matrices that are needed again wait in files: those of a large network do not fit in memory together.
+    """
+    values = activations(model)
+    choices: dict[str, Choice] = {}
+    chosen: dict[str, Quantized] = {}
+    grams: dict[str, Path] = {}
+    with report.bar("products", 2 * len(values)) as advance:
+        for value, measured in measure_ranges(model, values, texts, options, folder, report):
+            name, producer = str(value.name), value.producer()
+            weights = list(weights_by_result(value).values())
             function = producer.op_type if producer else None
-            choices[name] = choose_scales(measured, stacked_weights(value), function, not shared)
-        scale = choices[name].within(most)
-        chosen[name] = Quantized(scale, {} if shared else _rounded(value, scale, measured.gram))
-    return Calibration(choices, chosen)
+            choices[name] = choose_scales(measured, weights, function, not shares_weights(value))
+            if choices[name].constant is None:
+                chosen[name] = _quantized(value, choices[name].token, measured.gram)
+                advance(1)
+            else:
+                grams[name] = folder / f"gram.{len(grams)}.npy"
+                np.save(grams[name], measured.gram)
+            advance(1)
+        constants = choose_constants(choices)
+        for value in values:
+            if (name := str(value.name)) in grams:
+                scale = choices[name].constant if name in constants else None
+                chosen[name] = _quantized(value, scale or choices[name].token, np.load(grams[name]))
+                advance(1)
+    return Calibration(choices, chosen, grams)
 
 
-def _rounded(value: ir.Value, scale: Scale, gram: Float32Array) -> dict[str, Columns]:
-    """Return the rounded weights of the products of an activation, by the name of the product's result."""
-    if scale.factors is not None:
-        gram = gram / np.outer(scale.factors, scale.factors)
-    columns = {}
-    for node in linear_users(value):
-        weight = weights_of(node.inputs[1])
-        assert weight is not None
-        columns[str(node.outputs[0].name)] = quantize_with_feedback(scale.smoothed_weight(weight), gram)
-    return columns
+def _quantized(value: ir.Value, scale: Scale, gram: Float32Array) -> Quantized:
+    """Return the scale of an activation, and the rounded weights of its products."""
+    if shares_weights(value):
+        return Quantized(scale)
+    weights = weights_by_result(value)
+    smoothed = scale.smoothed_weight(np.concatenate(list(weights.values()), axis=1))
+    levels, steps = quantize_with_feedback(smoothed, scale.smoothed_gram(gram))
+    ends = np.cumsum([weight.shape[1] for weight in weights.values()])[:-1]
+    columns = map(np.ascontiguousarray, np.split(levels, ends, axis=1))
+    return Quantized(scale, dict(zip(weights, zip(columns, np.split(steps, ends), strict=True), strict=True)))
 
 
 def quantize_int8(model: ir.Model, quantized: Mapping[str, Quantized]) -> int:

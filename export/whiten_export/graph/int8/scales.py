@@ -1,6 +1,6 @@
 """Choose the scales of activations, from their ranges on sentences and on texts without sense."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,28 +9,27 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from whiten_export.graph.builder import save_with_outputs
-from whiten_export.graph.int8.rounding import TINY, quantize_weights
+from whiten_export.graph.int8.rounding import TINY, expected_losses
 from whiten_export.graph.products import bias_of, value_product, width_of
 from whiten_runtime.inference.batching import pad_batch, plan_batches
 from whiten_runtime.ort.session import SessionOptions, create_session
+from whiten_runtime.reporter import Reporter
 
 Float32Array = NDArray[np.float32]
+Float64Array = NDArray[np.float64]
 
 LEVELS, SYMMETRIC = 255, 128
 """Largest level of a uint8, and the level of 0 where values lie on both sides of it."""
 
-MOST = (8.0, 2.0, 0.0)
-"""Largest errors of a constant scale, over that of a scale per token, at which it is chosen; tried in turn.
-
-On all-MiniLM-L6-v2 the ratio is 1.0 to 1.3 after LayerNormalization, 1.7 to 7.4 for contexts of attention. With all of
-them constant, the mean cosine to float32 is .9993 and a run takes a fifth less; with those below 2, .9994 and a sixth.
-"""
+_AFFORDABLE = 0.02
+"""Squared relative errors that constant scales may add to those of a far text, in all."""
 
 _FAINT = 1e-5
 """Lower bound of the magnitudes of channels from which factors are computed."""
 
-_TOKEN_SMOOTHING, _CONSTANT_SMOOTHING = (0.6,), (0.6, 0.7, 0.8)
-"""Exponents of the smoothing that are tried. Beyond 0.8, other texts than the calibration's leave a constant range."""
+_SMOOTHING = (0.6, 0.7, 0.8, 0.9, 1.0)
+"""Exponents of the smoothing that are tried. In all-mpnet-base-v2, 1 is best for queries, keys and values (cosine .9995
+with only these in int8, .9986 with 0.6), and 0.6 to 0.8 for the first product after attention."""
 
 _WORTH = 0.9
 """Error with smoothing over that without it, above which it is left out: it costs a pass over the activation."""
@@ -60,6 +59,7 @@ class Range:
     high: Float32Array  # largest value of each channel, and 0 at least, float32 [n]
     rows: Float32Array  # a sample of tokens, float32 [r, n]
     gram: Float32Array  # sum of x^T x over tokens x, float32 [n, n]
+    far: Float32Array  # tokens of texts far from those, `FAR_ROWS` of each text, float32 [t * FAR_ROWS, n]
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,17 @@ class Scale:
         """Return weights [n, m] multiplied by the factors."""
         return weight if self.factors is None else weight * self.factors[:, None]
 
+    def smoothed_gram(self, gram: Float32Array) -> Float32Array:
+        """Return the Gram matrix [n, n] of activations divided by the factors."""
+        return gram if self.factors is None else gram / np.outer(self.factors, self.factors)
+
+    def divided(self, rows: Float32Array) -> Float32Array:
+        """Return rows [r, n] divided by the factors."""
+        return rows if self.factors is None else rows / self.factors
+
     def rounded(self, rows: Float32Array) -> Float32Array:
         """Return rows [r, n], divided by the factors, as int8 arithmetic sees them."""
-        if self.factors is not None:
-            rows = rows / self.factors
+        rows = self.divided(rows)
         scale = self.constant or self._of_tokens(rows)
         levels = np.clip(np.rint(rows / scale) + self.zero_point, 0, LEVELS)
         return np.asarray((levels - self.zero_point) * scale, np.float32)
@@ -97,33 +104,50 @@ class Choice:
 
     token: Scale  # best scale per token
     constant: Scale | None  # best constant scale; None after an activation function
-    ratio: float  # error of the constant scale over that of the scale per token; infinite without one
-
-    def within(self, most: float) -> Scale:
-        """Return the constant scale if its error is at most `most` times the other's, else that per token."""
-        return self.constant if self.constant is not None and self.ratio <= most else self.token
+    # what the constant scale costs each far text: squared relative error less that of the scale per token, float64 [t]
+    costs: Float64Array
 
 
-def choose_scales(measured: Range, weight: Float32Array, function: str | None, smoothing: bool = True) -> Choice:
-    """Return the scales with which the products of an activation lose least, by the error on the sample of tokens."""
-    exact = measured.rows @ weight
-    heaviest = np.abs(weight).max(axis=1)
+def choose_scales(
+    measured: Range, weights: Sequence[Float32Array], function: str | None, smoothing: bool = True
+) -> Choice:
+    """Return the scales with which the products of an activation lose least, by the error of each on average."""
     known = FUNCTIONS.get(function or "")
     if known is not None:
-        return Choice(Scale(known.zero_point, least=known.least), None, np.inf)
+        return Choice(Scale(known.zero_point, least=known.least), None, np.zeros(0))
+    energies = [max(float(np.vdot(measured.gram @ weight, weight)), TINY) for weight in weights]
+    tokens: list[tuple[float, Scale]] = []
+    constants: list[tuple[float, Scale]] = []
+    for factors in (None, *_factors(measured, weights)) if smoothing else (None,):
+        token, constant = Scale(SYMMETRIC, factors=factors), _constant(measured, factors)
+        losses = expected_losses(list(map(token.smoothed_weight, weights)), token.smoothed_gram(measured.gram))
+        of_weights = float(np.mean(np.divide(losses, energies)))
+        for scale, errors in ((token, tokens), (constant, constants)):
+            errors.append((float(_errors(scale, measured.rows, weights).mean()) + of_weights, scale))
+    token, constant = _best(tokens), _best(constants)
+    costs = _errors(constant, measured.far, weights) - _errors(token, measured.far, weights)
+    return Choice(token, constant, costs.reshape(-1, FAR_ROWS).mean(axis=1))
 
-    def best(plain: Scale, smoothed: Iterable[Scale]) -> tuple[float, Scale]:
-        without = _error(plain, measured.rows, weight, exact)
-        if not smoothing:
-            return without, plain
-        least, scale = min(((_error(scale, measured.rows, weight, exact), scale) for scale in smoothed), key=_first)
-        return (least, scale) if least < _WORTH * without else (without, plain)
 
-    tokens = (Scale(SYMMETRIC, factors=factors) for factors in _factors(measured, heaviest, _TOKEN_SMOOTHING))
-    token_error, token = best(Scale(SYMMETRIC), tokens)
-    constants = (_constant(measured, factors) for factors in _factors(measured, heaviest, _CONSTANT_SMOOTHING))
-    constant_error, constant = best(_constant(measured, None), constants)
-    return Choice(token, constant, constant_error / max(token_error, TINY))
+def choose_constants(choices: Mapping[str, Choice]) -> set[str]:
+    """Return the activations that take their constant scale, by the largest of their costs, the cheapest first.
+
+    One is left out by which a far text would lose more than `_AFFORDABLE` together with those before it.
+    """
+    chosen: set[str] = set()
+    total: Float64Array | float = 0.0
+    worst = {name: choice.costs.max() for name, choice in choices.items() if choice.constant is not None}
+    for name in sorted(worst, key=worst.__getitem__):
+        if (total + choices[name].costs).max() <= _AFFORDABLE:
+            total = total + choices[name].costs
+            chosen.add(name)
+    return chosen
+
+
+def _best(errors: list[tuple[float, Scale]]) -> Scale:
+    """Return the scale of the least error; the first, without smoothing, unless smoothing is worth its pass."""
+    least, scale = min(errors, key=lambda pair: pair[0])
+    return scale if least < _WORTH**2 * errors[0][0] else errors[0][1]
 
 
 def _constant(measured: Range, factors: Float32Array | None) -> Scale:
@@ -133,33 +157,32 @@ def _constant(measured: Range, factors: Float32Array | None) -> Scale:
     return Scale(int(np.clip(np.rint(-least / step), 0, LEVELS)), step, factors)
 
 
-def _factors(measured: Range, heaviest: Float32Array, exponents: tuple[float, ...]) -> Iterator[Float32Array]:
+def _factors(measured: Range, weights: Sequence[Float32Array]) -> Iterator[Float32Array]:
     """Yield m^a / w^(1 - a) for each exponent a: m the largest magnitude of a channel, w that of its weights."""
     magnitude = np.maximum(np.maximum(-measured.low, measured.high), _FAINT)
-    for exponent in exponents:
-        yield np.asarray(magnitude**exponent / np.maximum(heaviest, _FAINT) ** (1 - exponent), np.float32)
+    heaviest = np.maximum(np.max([np.abs(weight).max(axis=1) for weight in weights], axis=0), _FAINT)
+    for exponent in _SMOOTHING:
+        yield np.asarray(magnitude**exponent / heaviest ** (1 - exponent), np.float32)
 
 
-def _error(scale: Scale, rows: Float32Array, weight: Float32Array, exact: Float32Array) -> float:
-    """Return the root mean square over tokens of the error of x W, over the norm of x W."""
-    columns, column_scale = quantize_weights(scale.smoothed_weight(weight))
-    difference = scale.rounded(rows) @ (columns * column_scale) - exact
-    size = np.maximum(np.square(exact).sum(axis=1), TINY)
-    return float(np.sqrt(np.mean(np.square(difference).sum(axis=1) / size)))
+def _errors(scale: Scale, rows: Float32Array, weights: Sequence[Float32Array]) -> Float64Array:
+    """Return the squared error of x W over that of x W, a mean over products, for each row x, float64 [r]."""
+    lost = scale.rounded(rows) - scale.divided(rows)
+    found = np.zeros(len(rows))
+    for weight in weights:
+        sizes = np.maximum(np.square(rows @ weight).sum(axis=1), TINY)
+        found += np.square(lost @ scale.smoothed_weight(weight)).sum(axis=1) / sizes / len(weights)
+    return found
 
 
-def _first(pair: tuple[float, Scale]) -> float:
-    return pair[0]
-
-
-_GRAM_BYTES = 512 << 20
+_GRAM_BYTES = 640 << 20
 """Memory of the Gram matrices that are held at once; a larger network is measured in several passes."""
 
 _RARE = 4
 """One in so many tokens of texts without sense goes into samples and Gram matrices: they matter for the range."""
 
-_ROWS = 4
-"""Tokens of each run that go into the sample."""
+_ROWS, FAR_ROWS = 4, 4
+"""Tokens of each run that go into the sample, and tokens of each far text."""
 
 
 @dataclass(frozen=True)
@@ -168,26 +191,43 @@ class CalibrationTexts:
 
     sentences: Sequence[Sequence[int]]  # token ids of real sentences
     wide: Sequence[Sequence[int]]  # token ids of texts without sense, chosen for range
+    far: Sequence[Sequence[int]]  # token ids of texts far from both
     pad_token_id: int  # id of the padding token
+
+    @property
+    def all(self) -> list[Sequence[int]]:
+        """All texts."""
+        return [*self.sentences, *self.wide, *self.far]
 
 
 def measure_ranges(
-    model: ir.Model, values: Sequence[ir.Value], texts: CalibrationTexts, options: SessionOptions, path: Path
+    model: ir.Model,
+    values: Sequence[ir.Value],
+    texts: CalibrationTexts,
+    options: SessionOptions,
+    folder: Path,
+    report: Reporter,
 ) -> Iterator[tuple[ir.Value, Range]]:
     """Yield the range of each activation over the tokens of texts; that of an attention's context is its values'."""
+    path = folder / "calibration.onnx"
     for group in _groups(values):
         bounds = {value: bound for value in group if (bound := _bound(value)) is not None}
         save_with_outputs(model, [*group, *bounds.values()], path)
         session = create_session(path, options)
         meters = {value: _Meter() for value in group}
-        for rows, every in ((texts.sentences, 1), (texts.wide, _RARE)):
-            for batch in plan_batches([len(row) for row in rows]):
-                feed = pad_batch([rows[index] for index in batch], texts.pad_token_id)
-                real = feed["attention_mask"].astype(bool)
-                found = [_tokens(array, real) for array in session.run(None, feed)]
-                limits = dict(zip(bounds, found[len(group) :], strict=True))
-                for value, tokens in zip(group, found, strict=False):
-                    meters[value].add(tokens, limits.get(value, tokens), every)
+        with report.bar("tokens", sum(map(len, texts.all))) as advance:
+            for rows, every in ((texts.sentences, 1), (texts.wide, _RARE), (texts.far, 0)):
+                for batch in plan_batches([len(row) for row in rows]):
+                    feed = pad_batch([rows[index] for index in batch], texts.pad_token_id)
+                    real = feed["attention_mask"].astype(bool)
+                    found = [_tokens(array, real) for array in session.run(None, feed)]
+                    limits = dict(zip(bounds, found[len(group) :], strict=True))
+                    for value, tokens in zip(group, found, strict=False):
+                        if every:
+                            meters[value].add(tokens, limits.get(value, tokens), every)
+                        else:
+                            meters[value].add_far(tokens, real.sum(axis=1))
+                    advance(int(real.sum()))
         del session
         for value in group:
             yield value, meters.pop(value).range()
@@ -229,13 +269,29 @@ class _Meter:
         self._high: Float32Array | float = 0.0
         self._gram: Float32Array | float = 0.0
         self._rows: list[Float32Array] = []
+        self._far: list[Float32Array] = []
 
     def add(self, tokens: Float32Array, limits: Float32Array, every: int) -> None:
+        """Add the tokens of a batch, of which one in `every` matters for more than the range."""
         self._low, self._high = np.minimum(self._low, limits.min(axis=0)), np.maximum(self._high, limits.max(axis=0))
         some = tokens[::every]
-        self._gram = self._gram + some.T @ some
-        self._rows.append(some[np.linspace(0, len(some) - 1, min(_ROWS, len(some))).round().astype(int)])
+        self._gram += some.T @ some
+        self._rows.append(some[_spread(len(some), min(_ROWS, len(some)))])
+
+    def add_far(self, tokens: Float32Array, lengths: NDArray[np.int64]) -> None:
+        """Add a few tokens of each text of a batch."""
+        if len(tokens) == lengths.sum():
+            starts = np.cumsum(lengths) - lengths
+            rows = [start + _spread(length, FAR_ROWS) for start, length in zip(starts, lengths, strict=True)]
+            self._far.append(tokens[np.concatenate(rows)])
+        else:  # an activation that is not of tokens, as of relative positions
+            self._far.append(tokens[_spread(len(tokens), FAR_ROWS * len(lengths))])
 
     def range(self) -> Range:
         low, high, gram = (np.asarray(part, np.float32) for part in (self._low, self._high, self._gram))
-        return Range(low, high, np.concatenate(self._rows), gram)
+        return Range(low, high, np.concatenate(self._rows), gram, np.concatenate(self._far))
+
+
+def _spread(count: int, wanted: int) -> NDArray[np.intp]:
+    """Return indices of `wanted` of `count` rows, from the first to the last."""
+    return np.linspace(0, count - 1, wanted).round().astype(np.intp)

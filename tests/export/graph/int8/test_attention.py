@@ -1,6 +1,5 @@
 """Test int8 on a graph of one attention: what is folded into weights, what is left alone, and a whole conversion."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -171,8 +170,8 @@ def pooled(folder: Path) -> ir.Model:
 
 
 def converted(folder: Path) -> tuple[ir.Model, Any]:
-    calibration = CalibrationTexts(texts(0), texts(1), 0)
-    return convert_to_int8(pooled(folder), calibration, texts(2), 64, folder, SessionOptions(), Reporter())
+    calibration = CalibrationTexts(texts(0), texts(1), texts(2), 0)
+    return convert_to_int8(pooled(folder), calibration, 64, folder, SessionOptions(), Reporter())
 
 
 def test_a_graph_is_converted_and_described(tmp_path: Path) -> None:
@@ -192,17 +191,30 @@ def test_a_graph_is_converted_and_described(tmp_path: Path) -> None:
 def test_scales_per_token_are_taken_where_constants_lose_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured: list[Sequence[str | None]] = []
-    real = rewrite.measure_ranges
+    """Nothing is measured again; only weights of constant scales are rounded again, if at all."""
+    calls: list[str] = []
 
-    def watched(model: ir.Model, values: Sequence[ir.Value], *rest: Any) -> Any:
-        measured.append([value.name for value in values])
-        return real(model, values, *rest)
+    def watch(name: str) -> None:
+        real = getattr(rewrite, name)
+        monkeypatch.setattr(rewrite, name, lambda *given: (calls.append(name), real(*given))[1])
 
-    monkeypatch.setattr(rewrite, "measure_ranges", watched)
-    monkeypatch.setattr(convert, "_WORSE", -1.0)  # nothing is good enough
+    for name in ("measure_ranges", "choose_scales", "quantize_with_feedback"):
+        watch(name)
+    _, scales = converted(tmp_path)
+    assert (scales.constant_scales, scales.token_scales) == (2, 0)
+    assert sorted(calls) == ["choose_scales"] * 2 + ["measure_ranges"] + ["quantize_with_feedback"] * 2
+    calls.clear()
+    monkeypatch.setattr(convert, "_LEAST", 1.1)
     _, scales = converted(tmp_path)
     assert (scales.constant_scales, scales.token_scales) == (0, 2)
-    names = [value.name for value in activations(attention())]
-    assert measured[0] == measured[-1] == names
-    assert sum(map(len, measured)) == 2 * len(names), "a scale that stays is not measured again"
+    assert scales.far_min_cosine > scales.token_min_cosine, "weights are rounded with feedback"
+    assert sorted(calls) == ["choose_scales"] * 2 + ["measure_ranges"] + ["quantize_with_feedback"] * 4
+
+
+def test_weights_are_rounded_to_the_nearest_where_feedback_loses_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convert, "_WORSE", -1.0)  # nothing else is good enough
+    _, scales = converted(tmp_path)
+    assert (scales.constant_scales, scales.token_scales) == (0, 2)
+    assert scales.far_min_cosine == scales.token_min_cosine
