@@ -87,7 +87,7 @@ class Drift:
         again = "whiten refit" if self.of_texts else "whiten-export --from-vectors"
         return {
             "close": f"these {what} are like the corpus; the whitening fits them",
-            "drifting": f"these {what} differ from the corpus, but the whitening still fits them ({iso_scores})",
+            "drifting": f"these {what} differ from the corpus, but the whitening still helps ({iso_scores})",
             "refit changes little": f"these {what} differ from the corpus, but fitting on both changes little",
             "harmful": f"the whitening makes similarities of these {what} worse ({iso_scores}, {cosines}; a whitening "
             f"that fits leaves an average cosine below {HURTFUL_COSINE}); fit it again on them ({again})",

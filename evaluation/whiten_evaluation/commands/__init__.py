@@ -16,7 +16,7 @@ from whiten_runtime.commands.help import group
     ),
 )
 def evaluate() -> None:
-    """Measure bundles by the papers' protocols, on files of yours."""
+    """Measure bundles by the papers' protocols, on your files."""
 
 
 for _command in (sts, retrieval, classification, rte, isotropy, compare, codes):

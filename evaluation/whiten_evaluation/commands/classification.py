@@ -44,9 +44,9 @@ ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
 def classification(data: Path, tasks: str | None, whitening: WhiteningSource, run: Run) -> None:
     """Classify sentences by logistic regression, as SentEval does.
 
-    It is trained on their vectors; scores are accuracies, times 100. MRPC has the F1 of paraphrases besides; avg is
-    the mean accuracy of all seven tasks. CR gets a table of its own: its classes are unequal, so that the majority
-    is beside the accuracy, and the spread over its folds.
+    The regression is trained on the sentences' vectors. Scores are accuracies, times 100; avg is their mean over all
+    seven tasks. MRPC also has the F1 of paraphrases. CR, whose classes are unequal, has a table of its own, with the
+    accuracy of always giving the more frequent class and the spread over the folds.
     """
     chosen = parse_tasks(tasks)
     with needing("eval"):
@@ -128,8 +128,8 @@ def _reviews(score: ClassificationScore) -> Sequence[Cell]:
 def rte(data: Path, threshold: float, whitening: WhiteningSource, run: Run) -> None:
     """Decide entailment by the cosine of two sentences, on RTE.
 
-    The dev split is used; the score is the accuracy, times 100. majority is what always giving the more frequent
-    answer scores; entailed, how often entailment was decided.
+    The dev split is used; the score is the accuracy, times 100. majority is the accuracy of always giving the more
+    frequent answer; entailed is the share of pairs that were decided as entailment.
     """
     pairs, file = read_entailment(data)
     rows: list[list[Cell]] = []

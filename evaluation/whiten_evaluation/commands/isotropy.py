@@ -76,8 +76,8 @@ def isotropy(
 ) -> None:
     """Measure isotropy of vectors before and after whitening.
 
-    The whitening is the bundle's; others may be fitted on the texts. IsoScore and partition score: 1 is isotropic;
-    average cosine, over all pairs: 0 is. The partition score is of unit vectors. Each distinct text counts once.
+    The whitening is the bundle's; others may be fitted on the texts. Isotropic vectors have an IsoScore and a partition
+    score (of unit vectors) of 1, and an average cosine over all pairs of 0. Each distinct text counts once.
     """
     if (data is None) == (not inputs):
         raise UsageError("give either --data DIR or --input FILE, for the texts to measure on")

@@ -70,8 +70,8 @@ def _whitening(fitted: SourceName, what: str) -> tuple[Callable[..., Any], ...]:
             metavar="METHOD",
             default="pca",
             show_default=True,
-            help=f"Method of --fit-on {fitted}. One of {', '.join(get_args(Method))}. In full, they differ by a "
-            "rotation only.",
+            help=f"Method of --fit-on {fitted}. One of {', '.join(get_args(Method))}. At full dimension they "
+            "differ only by a rotation.",
         ),
         option("--dim", type=click.IntRange(min=1), metavar="K", help="Keep the K leading dimensions."),
         option(

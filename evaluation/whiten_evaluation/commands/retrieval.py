@@ -40,7 +40,7 @@ TYPES = ("int8", "binary")
 )
 @option("--split", default="test", show_default=True, metavar="NAME", help="Judgements of --data: qrels/NAME.tsv.")
 @option("--queries", type=_FILE, metavar="FILE", help="Queries: .jsonl, .tsv or .csv with _id and text.")
-@option("--documents", type=_FILE, metavar="FILE", help="Documents: the same, perhaps with title.")
+@option("--documents", type=_FILE, metavar="FILE", help="Documents: the same, with or without title.")
 @option(
     "--relevant",
     type=_FILE,
@@ -54,7 +54,7 @@ TYPES = ("int8", "binary")
     multiple=True,
     type=click.Choice(TYPES),
     metavar="TYPE",
-    help="Store the documents' vectors as int8 (a scale a vector) or binary (signs) too. Repeatable.",
+    help="Store the documents' vectors as int8 (one scale for each vector) or binary (signs) too. Repeatable.",
 )
 @option(
     "--bytes",
@@ -81,7 +81,7 @@ def retrieval(
 
     Queries and documents get the bundle's prompts for them. The search is exact. nDCG@10 weighs documents by their
     grades, as trec_eval does; its 95 % interval, and that of the difference to the first row, come from a paired
-    bootstrap of 1,000 resamples over queries. A star marks a difference without 0.
+    bootstrap of 1,000 resamples over queries. A star marks an interval without 0.
     """
     if sizes and whitening.source != "bundle":
         raise UsageError(f"--bytes needs the bundle's own whitening, but --fit-on is {whitening.source}; leave one out")

@@ -47,9 +47,9 @@ from whiten_runtime.errors import UsageError, needing
 def sts(data: Path, tasks: str | None, whitening: WhiteningSource, run: Run) -> None:
     """Correlate cosines with people's scores of similarity.
 
-    The tasks are STS-B, SICK-R and STS12 to STS16, the score is Spearman's correlation, times 100. mean averages
-    the sub-datasets of a task alike, as WhiteningBERT's tables do; wmean weighs them by their pairs; all takes them
-    as one.
+    The tasks are STS-B, SICK-R and STS12 to STS16, the score is Spearman's correlation, times 100. mean is the plain
+    mean over a task's sub-datasets, as in WhiteningBERT's tables; wmean weighs them by their number of pairs; all is
+    one correlation over all pairs.
     """
     benchmark = run.read_sts(data, tasks)
     groups = {task.name: len(task.texts) for task in benchmark.tasks}
@@ -94,10 +94,10 @@ def sts(data: Path, tasks: str | None, whitening: WhiteningSource, run: Run) -> 
 @whitening_options
 @running_options
 def compare(data: Path, tasks: str | None, whitening: WhiteningSource, run: Run) -> None:
-    """Compare bundles on the similarity tasks, each with the first.
+    """Compare bundles with the first one on the similarity tasks.
 
-    Differences have 95 % intervals. They come from a paired bootstrap of 1,000 resamples over the pairs of sentences;
-    a star marks those without 0.
+    Each difference has a 95 % interval, from a paired bootstrap of 1,000 resamples over the pairs of sentences. A star
+    marks an interval without 0.
     """
     if len(run.bundles) < 2:
         raise UsageError(f"one bundle, '{run.bundles[0]}', was given; name two or more to compare")
@@ -160,9 +160,9 @@ def compare(data: Path, tasks: str | None, whitening: WhiteningSource, run: Run)
 def codes(data: Path, tasks: str | None, sizes: tuple[int, ...], run: Run) -> None:
     """Score codes of a few bytes a vector on the STS tasks.
 
-    Beside them stand float32, int8 with a scale for each vector, and signs. mean is that of the tasks, each as
-    whiten eval sts has it; float32 is the difference to the whole vectors. Both texts of a pair are coded. Kinds
-    with a * in the column front have the best score in as few bytes.
+    They are compared with float32, int8 with one scale for each vector, and signs. mean is the mean of the tasks'
+    scores in whiten eval sts; float32 is the difference from the float32 vectors. Both texts of a pair are coded. A *
+    in the column front marks the best score for so many bytes.
     """
     benchmark, whitening = run.read_sts(data, tasks), WhiteningSource()
     rows: list[list[Cell]] = []

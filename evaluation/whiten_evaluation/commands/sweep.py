@@ -73,7 +73,7 @@ _POOLINGS = tuple(pooling for pooling in get_args(PoolingMode) if pooling != "si
     "--cache",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Vectors of all layers. They are kept there. [default: ~/.cache/whiten]",
+    help="Where the vectors of all layers are kept. [default: ~/.cache/whiten]",
 )
 @device_option
 @one_line_errors
@@ -92,9 +92,9 @@ def sweep(
 ) -> None:
     """Score combinations of a model's layers, and write a report.
 
-    They are scored on the similarity tasks in --data, whitened and not; and single layers and pairs on its
-    collections to search, in the layout of whiten eval retrieval. Texts go through the model once; every layer's
-    vectors are kept in --cache, where the next sweep finds them. MODEL is as for whiten-export.
+    Combinations are scored on the similarity tasks in --data, whitened and not. Single layers and pairs are also
+    scored on the search collections there, in the layout of whiten eval retrieval. Texts go through the model once:
+    every layer's vectors stay in --cache for the next sweep. MODEL is as for whiten-export.
     """
     target = out or Path("sweeps") / Path(model).resolve().name
     check_place(target, force, REPORT)

@@ -90,10 +90,10 @@ def fit(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Fit statistics of a corpus, for whiten refit.
+    """Collect statistics of a corpus, for whiten refit.
 
-    The corpus is embedded with BUNDLE. Statistics of parts of a corpus are put together by whiten merge; whiten
-    fit-many fits a large corpus in shards, and goes on after an interruption.
+    BUNDLE embeds the corpus. whiten merge puts the statistics of parts of a corpus together. For a large corpus, whiten
+    fit-many works in shards, and resumes after an interruption.
     """
     if not corpus:
         raise UsageError(f"--corpus is missing; name a file of sentences, or {BUILTIN_CORPUS}")
@@ -145,7 +145,7 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
 )
 @bundle_argument
 @_fitting_options
-@option("--all-sentences", is_flag=True, help="Use all of them. By default only as many are used as are needed.")
+@option("--all-sentences", is_flag=True, help="Use all sentences of the corpus, even if fewer are enough.")
 @option(
     "--stats", type=click.Path(path_type=Path), metavar="FILE", help="Statistics of whiten fit, instead of --corpus."
 )
@@ -154,8 +154,8 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
     "--whitening",
     type=click.Choice([*get_args(Method), "auto"]),
     metavar="METHOD",
-    help=f"Method, such as pca or auto. One of {', '.join(get_args(Method))} and auto. auto is decided by what can be "
-    "measured, and tells the reason. The default is auto; pca with --beta or --shrinkage.",
+    help=f"Method, such as pca or auto. One of {', '.join(get_args(Method))} and auto. auto chooses by measuring, and "
+    "says why. The default is auto; pca with --beta or --shrinkage.",
 )
 @shared.dim_option
 @shared.beta_option
@@ -165,8 +165,7 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
     "--align-to",
     type=click.Path(),
     metavar="OLD",
-    help="Bundle whose stored vectors are to stay usable. It is of the same model; the new whitening is turned onto "
-    "its whitening.",
+    help="Rotate the new whitening so that vectors stored with OLD stay usable. OLD is a bundle of the same model.",
 )
 @heading("Output")
 @option(

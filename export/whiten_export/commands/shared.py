@@ -23,13 +23,13 @@ beta_option = option(
     type=float,
     default=1.0,
     metavar="B",
-    help="1 whitens, 0 only centres. It is the exponent. [default: chosen by auto]",
+    help="Strength: 1 whitens, 0 only centres. [default: chosen by auto; 1 with a method]",
 )
 shrinkage_option = option(
     "--shrinkage",
     default="none",
     metavar="none|ledoit-wolf|oas|A",
-    help="Shrink the covariance. A is a weight from 0 to 1. [default: chosen by auto]",
+    help="Shrink the covariance. A is a weight from 0 to 1. [default: chosen by auto; none with a method]",
 )
 dev_option = option(
     "--dev",

@@ -33,8 +33,8 @@ from whiten_runtime.ort.providers import Provider
 def doctor(providers: tuple[Provider, ...], as_json: bool) -> None:
     """Show what this machine can run, and what is fastest on it.
 
-    That is its processor, onnxruntime, the providers that really load, CUDA's libraries, and which precision and
-    device is fastest.
+    Lists the processor, onnxruntime, the providers that really load, CUDA's libraries, and the fastest precision and
+    device.
 
     Exits with 1 when the CPU or a --device does not work.
     """

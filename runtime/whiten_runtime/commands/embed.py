@@ -77,8 +77,8 @@ if TYPE_CHECKING:
     metavar="|".join(get_args(VectorPrecision)),
     default="float32",
     show_default=True,
-    help="How a coordinate is stored. In 8 bits (int8, uint8), or as its sign in one bit (binary, ubinary): lines of "
-    "JSON then begin with a header.",
+    help="How a coordinate is stored: float32; 8 bits within the coordinate's range (int8, uint8), unlike --round-to "
+    "of whiten-export; or only its sign (binary, ubinary). But for float32, lines of JSON begin with a header.",
 )
 @heading("Output")
 @option(
@@ -115,10 +115,10 @@ def embed(
 
     Without --out, prints one JSON object a line with the text and its vector. A TEXT of - reads lines from stdin.
 
-    Files say which space their vectors are in: .parquet in its schema, .npy in FILE.npy.json beside it, .jsonl with
+    Files say which space their vectors are in: .parquet in its schema, .npy in FILE.npy.json next to it, .jsonl with
     --header or another --vector-type than float32 in its first line.
 
-    A file of --out appears when it is complete. An interrupted run begins anew; whiten embed-many goes on where it was.
+    A file of --out appears when it is complete. An interrupted run begins anew; whiten embed-many resumes.
     """
     from whiten_runtime.files.texts import read_texts
     from whiten_runtime.files.vector_metadata import VectorMetadata

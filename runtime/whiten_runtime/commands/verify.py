@@ -38,7 +38,7 @@ from whiten_runtime.signing import verify_signature
     "key",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Public key in PEM of who has to have signed it.",
+    help="The signer's public key (PEM).",
 )
 @heading("Output")
 @json_option
@@ -57,15 +57,15 @@ def verify(
     The reference, such as PyTorch, computed at export; the bundle computes on this machine.
 
     Checks the SHA-256 of every file, embeds the bundle's probe texts and compares them with the vectors that the
-    reference gave. Exits with 1 when a bound of the parity gate is not kept. Files that only other programs read may
-    differ from the manifest; it names them.
+    reference gave. Exits with 1 if they differ by more than the gate allows. Files that only other programs read may
+    differ from the manifest; they are named.
 
     This detects damage, not forgery: whoever can write to the bundle can rewrite hashes and probes too. --public-key
-    checks first that its author signed every file but README.md, and exits with 1 where nobody did, or somebody else.
+    first checks that its owner signed every file but README.md. It exits with 1 if the bundle is unsigned, or signed
+    by somebody else.
 
-    What it found is said on stderr, and stdout stays empty without --json. With --json, a document is printed on stdout
-    once the vectors were compared, whether they agree or not; where hashes, the signature or another check before
-    that fail, nothing is printed there, and the exit code is 1.
+    The result goes to stderr. With --json, a document is printed on stdout once the vectors were compared, whether they
+    agree or not. If an earlier check fails, such as hashes or the signature, stdout stays empty and the exit code is 1.
     """
     signed = None if key is None else verify_signature(bundle, key)
     path = locate_bundle(bundle)

@@ -98,9 +98,9 @@ def embed_many(
     """Embed many files of texts, with many processes and machines.
 
     Shards of the input become Parquet files in --out, each whole or not at all. The plan is written to _plan.json
-    there. The same command goes on where an earlier one ended, whatever ended it; several machines share the work
-    with --share K/N. Files do not depend on the number of workers and machines. Options of the input and the vectors
-    belong to the plan, and every run gives the same; --on-error and those of the execution do not.
+    there. The same command resumes, whatever ended it; several machines share the work with --share K/N. Files do not
+    depend on the number of workers and machines. Repeat the options of the input and the vectors in every run: they
+    belong to the plan. --on-error and the options of the execution may change.
     """
     check_able(workers, ray)
     choice = VectorChoice(

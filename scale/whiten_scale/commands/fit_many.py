@@ -55,11 +55,11 @@ def fit_many(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Fit statistics of many files, with many processes and machines.
+    """Collect statistics of many files, on one or many machines.
 
-    whiten refit makes a whitening of them. Ranges of the input are fitted side by side and merged in their order,
-    so that the statistics have the same bits for every number of workers and machines. Ranges are kept in
-    FILE.parts; the same command goes on from there.
+    whiten refit fits a whitening from them. Ranges of the input are computed in parallel and merged in their order, so
+    the statistics have the same bits for every number of workers and machines. Ranges are kept in FILE.parts, from
+    which the same command resumes.
     """
     check_able(workers, ray)
     if not out.parent.is_dir():

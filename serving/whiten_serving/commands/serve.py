@@ -114,7 +114,7 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
     "--token-ids",
     metavar="reject|own|cl100k=FILE",
     default="reject",
-    help="Token ids in place of texts: refuse them; take them as those of the bundle's tokenizer; or decode them with "
+    help="Token ids instead of texts: refuse them; take them as those of the bundle's tokenizer; or decode them with "
     "tiktoken's file of cl100k_base, whose ids LangChain sends.",
 )
 @shown("--on-long", type=click.Choice(["truncate", "error"]), default="truncate", help="Too long texts: cut, or 400.")
@@ -143,13 +143,13 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
 @option("--access-log/--no-access-log", default=True, help="Log one line a request, without its texts.")
 @one_line_errors
 def serve(models: tuple[str, ...], log: Literal["text", "json"] | None, access_log: bool, **values: Any) -> None:
-    """Serve bundles over HTTP, by the routes of OpenAI, TEI and Ollama.
+    """Serve bundles over HTTP, with the API of OpenAI, TEI and Ollama.
 
-    TEI is text-embeddings-inference. There are /metrics and /ready besides. Several bundles share the processor;
-    requests choose one by NAME, which is the directory's if none is given.
+    TEI is text-embeddings-inference. /metrics and /ready are there too. Several bundles share the processor; a request
+    chooses one by NAME, which defaults to the directory's name.
 
-    Each option is also an environment variable, as WHITEN_SERVE_MAX_TEXTS for --max-texts, and a key of --config. The
-    command line goes before the environment, and that before the file. WHITEN_SERVE_MODELS names bundles,
+    Each option is also an environment variable, such as WHITEN_SERVE_MAX_TEXTS for --max-texts, and a key of --config.
+    The command line overrides the environment, which overrides the file. WHITEN_SERVE_MODELS names bundles,
     WHITEN_SERVE_CONFIG the file, and WHITEN_API_KEY keys, separated by commas.
 
     SIGTERM and Ctrl-C drain, then stop. SIGHUP reloads bundles that were replaced, and the file of keys.

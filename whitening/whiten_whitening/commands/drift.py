@@ -63,12 +63,12 @@ def drift(
     providers: tuple[Provider, ...],
     as_json: bool,
 ) -> None:
-    """Tell how far texts are from the corpus of a bundle's whitening.
+    """Measure how far texts are from the corpus of a bundle's whitening.
 
-    Vectors that the bundle itself has computed are taken too, if FILE.npy.json beside them says so.
+    The bundle's own vectors are read too, if FILE.npy.json next to them says so.
 
-    Exits with 0 if they are like the corpus or another fit would change little, 3 if they differ from it but the
-    whitening still fits them, 4 if the whitening makes similarities worse and should be fitted again.
+    Exits with 0 if the texts are like the corpus or a new fit would change little, 3 if they differ from it but the
+    whitening still helps, 4 if the whitening makes similarities worse: then fit it again.
     """
     path = locate_bundle(bundle)
     monitor = DriftMonitor(path)
