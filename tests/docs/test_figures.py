@@ -1,4 +1,4 @@
-"""Compare the tables of speed and memory in README.md and in two pages with benchmarks/peers/table.md.
+"""Compare the tables of speed and memory in README.md and in three pages with benchmarks/peers/table.md.
 
 A page may round a cell of the table, and may say nothing else. Looked at is, on the processor that the README names
 ("2 threads of an AMD EPYC with VNNI"), each row whose first cell is in `ENGINES` or `WHITEN`, by the heads of the
@@ -86,7 +86,10 @@ def half_a_unit(figure: str) -> float:
     return 0.5 * 10.0 ** -len(figure.partition(".")[2])
 
 
-@pytest.mark.parametrize(("page", "count"), [("README.md", 4), ("docs/compare.md", 9), ("docs/howto/serverless.md", 2)])
+@pytest.mark.parametrize(
+    ("page", "count"),
+    [("README.md", 4), ("docs/compare.md", 9), ("docs/guides/production.md", 2), ("docs/howto/serverless.md", 2)],
+)
 def test_tables_of_speed(page: str, count: int) -> None:
     found = 0
     for row in rows_of((ROOT / page).read_text("utf-8")):
