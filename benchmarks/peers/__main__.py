@@ -61,11 +61,14 @@ def interpreter(engine: str) -> str:
     return str(python)
 
 
-def run(action: str, engine: str, source: Path, folder: Path, threads: int, under: str) -> dict[str, Any]:
+def run(
+    action: str, engine: str, source: Path, folder: Path, options: argparse.Namespace, under: str = ""
+) -> dict[str, Any]:
     """Run `engines.py` in the engine's environment, and return what it measured."""
     command = [*shlex.split(under), interpreter(engine), str(HERE / "engines.py"), action, engine]
-    command += [str(source), str(folder / engine), str(folder / "workloads.json"), str(threads)]
+    command += [str(source), str(folder / engine), str(folder / "workloads.json"), str(options.threads)]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
+    environment["MAX_TOKENS"] = str(options.max_tokens)
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         raise SystemExit(f"{engine} failed at {action}:\n{done.stderr[-3000:]}")
@@ -94,8 +97,8 @@ def compare(model: str, engines: list[str], sentences: list[str], options: argpa
     for engine in engines:
         print(f"{model}: preparing {engine}", file=sys.stderr)
         try:
-            run("prepare", engine, source, folder, options.threads, "")
-            run("vectors", engine, source, folder, options.threads, options.under)
+            run("prepare", engine, source, folder, options)
+            run("vectors", engine, source, folder, options, options.under)
         except SystemExit as error:  # such as OpenVINO's plugin on a processor that is not Intel's
             if engine == "whiten-fp32":  # the vectors that all others are compared with
                 raise
@@ -105,7 +108,7 @@ def compare(model: str, engines: list[str], sentences: list[str], options: argpa
     for number in range(options.rounds):
         for engine in figures:
             print(f"{model}: round {number + 1}, {engine}", file=sys.stderr)
-            for name, value in run("measure", engine, source, folder, options.threads, options.under).items():
+            for name, value in run("measure", engine, source, folder, options, options.under).items():
                 figures[engine][name].append(round(value, 3))
     exact = np.load(folder / "whiten-fp32" / "vectors.npy")
     for engine in figures:
@@ -138,6 +141,7 @@ def main() -> None:
     parser.add_argument("--engines", help="those whose names begin so, separated by commas; default all", default="")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=available_cpus())
+    parser.add_argument("--max-tokens", type=int, default=512, help="length to which every engine cuts its texts")
     parser.add_argument("--share", type=float, default=1, help="share of the texts; less than 1 for a trial")
     parser.add_argument("--under", default="", help="command to run engines under, such as one that hides instructions")
     parser.add_argument("--place", default=machine(), help="name of the machine in the tables")

@@ -19,7 +19,7 @@ import numpy as np
 
 Encode = Callable[[list[str]], np.ndarray]
 
-MAX_TOKENS = 512
+MAX_TOKENS = int(os.environ.get("MAX_TOKENS", "512"))
 
 
 class Loaded(NamedTuple):

@@ -232,7 +232,7 @@ On x86 processors without VNNI, onnxruntime adds the products of both with uint8
 
 
 class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Scales of an int8 graph, and its cosines to float32 on texts unlike those it was calibrated on."""
+    """Scales of an int8 graph, and its cosines to float32 on far texts, by which constant scales are chosen too."""
 
     constant_scales: int
     """Number of activations with one constant scale; a text's vector depends on its neighbours with neither kind."""

@@ -4,6 +4,7 @@ import errno
 import glob
 import io
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -52,10 +53,14 @@ def filling(folder: Path, path: Path, elsewhere: str = "another place") -> Itera
         raise cannot_write(error, path, elsewhere) from error
 
 
+_NUMPY_SHORT = re.compile(r"\d+ requested and \d+ written")
+"""What numpy says, without the system's number, where an array could not be written whole."""
+
+
 def _concerns(error: OSError, folder: Path) -> bool:
     """Return whether an error names a file of a folder; or no file, and is one that only writing gives."""
     if not isinstance(error.filename, str | bytes):
-        return error.errno in CANNOT_WRITE
+        return error.errno in CANNOT_WRITE or _NUMPY_SHORT.fullmatch(str(error)) is not None
     if isinstance(error, FileNotFoundError):  # of a file that was to be read
         return False
     return Path(os.fsdecode(error.filename)).absolute().is_relative_to(folder.absolute())

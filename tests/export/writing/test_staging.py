@@ -1,7 +1,9 @@
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from whiten import UsageError, WhitenError
@@ -151,8 +153,15 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def fill_disk(place: Path) -> None:
+def test_a_full_disk_is_told_where_numpy_writes(tmp_path: Path) -> None:
+    """numpy gives neither the system's number nor the name of the file."""
+    with pytest.raises(WhitenError, match=r"bundle: cannot be written \(40000 requested and \d+ written\)"):
+        fill_disk(tmp_path / "bundle", lambda path: np.save(path, np.ones(40000)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def fill_disk(place: Path, write: Callable[[Path], object] = lambda path: path.write_bytes(b"content")) -> None:
     """Write a bundle with a link to a device that is full."""
     with staged(place, False) as stage:
-        (stage / "model.onnx").symlink_to("/dev/full")
-        (stage / "model.onnx").write_bytes(b"content")
+        (stage / "model.npy").symlink_to("/dev/full")
+        write(stage / "model.npy")

@@ -64,19 +64,19 @@ class Calibration:
     @property
     def plain(self) -> "Calibration":
         """Return a scale per token for every activation, and weights rounded to the nearest."""
-        return replace(self, chosen={name: Quantized(choice.token) for name, choice in self.choices.items()})
+        return replace(self, chosen={name: Quantized(choice.nearest) for name, choice in self.choices.items()})
 
     def without_constants(self, model: ir.Model) -> "Calibration":
         """Return scales per token for every activation; only weights of those with a constant one are rounded again."""
         names = self.constants
-        changed = {
+        rounded = {
             str(value.name): _quantized(
                 value, self.choices[str(value.name)].token, np.load(self.grams[str(value.name)])
             )
             for value in activations(model)
             if value.name in names
         }
-        return replace(self, chosen={**self.chosen, **changed})
+        return replace(self, chosen={**self.chosen, **rounded})
 
 
 def calibrate(

@@ -70,14 +70,16 @@ def quantize_with_feedback(weight: Float32Array, gram: NDArray[np.floating]) -> 
     return columns, scale
 
 
-def expected_losses(weights: Sequence[Float32Array], gram: NDArray[np.floating]) -> list[float]:
-    """Return the expected sum of squared errors of x W by `quantize_with_feedback` for each W of an activation.
+def expected_losses(
+    weights: Sequence[Float32Array], gram: NDArray[np.floating]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Estimate the sum of squared errors of x W for each W of an activation: with feedback, and without.
 
-    A rounding error has the variance 1 / 12 of a level, of which D is left by the rows after it (Chee et al. 2023,
-    theorem 1).
+    A rounding error has the variance 1 / 12 of a level. Feedback leaves D of the diagonal of the Gram matrix (Chee et
+    al. 2023, theorem 1).
     """
-    left = float(np.square(np.diag(_factor(gram))).sum()) / 12
-    return [left * float(np.square(_largest(weight), dtype=np.float64).sum()) for weight in weights]
+    levels = np.asarray([np.square(_largest(weight), dtype=np.float64).sum() for weight in weights]) / 12
+    return levels * np.square(np.diag(_factor(gram))).sum(), levels * float(np.trace(gram))
 
 
 def largest_pair(columns: NDArray[np.int8]) -> int:

@@ -1,4 +1,4 @@
-"""Choose the scales of activations, from their ranges on sentences and on texts without sense."""
+"""Choose the scales of activations, from their values on sentences, on texts without sense, and on far texts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +24,9 @@ LEVELS, SYMMETRIC = 255, 128
 _AFFORDABLE = 0.02
 """Squared relative errors that constant scales may add to those of a far text, in all."""
 
-_FAINT = 1e-5
-"""Lower bound of the magnitudes of channels from which factors are computed."""
+_FAINT, _FAINT_SHARE = 1e-5, 0.01
+"""Lower bound of the magnitudes of channels from which factors are computed, and that over the median magnitude: a
+channel that is silent on the texts of the calibration must not fill the range of a token when it speaks."""
 
 _SMOOTHING = (0.6, 0.7, 0.8, 0.9, 1.0)
 """Exponents of the smoothing that are tried. In all-mpnet-base-v2, 1 is best for queries, keys and values (cosine .9995
@@ -59,7 +60,7 @@ class Range:
     high: Float32Array  # largest value of each channel, and 0 at least, float32 [n]
     rows: Float32Array  # a sample of tokens, float32 [r, n]
     gram: Float32Array  # sum of x^T x over tokens x, float32 [n, n]
-    far: Float32Array  # tokens of texts far from those, `FAR_ROWS` of each text, float32 [t * FAR_ROWS, n]
+    far: Float32Array  # tokens of far and bare texts, `FAR_ROWS` of each text, float32 [t * FAR_ROWS, n]
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,10 @@ class Scale:
 class Choice:
     """Holds the scales of an activation."""
 
-    token: Scale  # best scale per token
-    constant: Scale | None  # best constant scale; None after an activation function
-    # what the constant scale costs each far text: squared relative error less that of the scale per token, float64 [t]
+    token: Scale  # best scale per token, for weights rounded with feedback
+    nearest: Scale  # best scale per token, for weights rounded to the nearest
+    constant: Scale | None  # best constant scale; None after Gelu or Relu
+    # what the constant scale costs each far or bare text: squared relative error less that of `token`, float64 [t]
     costs: Float64Array
 
 
@@ -114,19 +116,25 @@ def choose_scales(
     """Return the scales with which the products of an activation lose least, by the error of each on average."""
     known = FUNCTIONS.get(function or "")
     if known is not None:
-        return Choice(Scale(known.zero_point, least=known.least), None, np.zeros(0))
+        scale = Scale(known.zero_point, least=known.least)
+        return Choice(scale, scale, None, np.zeros(0))
     energies = [max(float(np.vdot(measured.gram @ weight, weight)), TINY) for weight in weights]
     tokens: list[tuple[float, Scale]] = []
+    nearest: list[tuple[float, Scale]] = []
     constants: list[tuple[float, Scale]] = []
     for factors in (None, *_factors(measured, weights)) if smoothing else (None,):
         token, constant = Scale(SYMMETRIC, factors=factors), _constant(measured, factors)
-        losses = expected_losses(list(map(token.smoothed_weight, weights)), token.smoothed_gram(measured.gram))
-        of_weights = float(np.mean(np.divide(losses, energies)))
-        for scale, errors in ((token, tokens), (constant, constants)):
-            errors.append((float(_errors(scale, measured.rows, weights).mean()) + of_weights, scale))
+        feedback, plain = (
+            float(np.mean(np.divide(losses, energies)))
+            for losses in expected_losses(list(map(token.smoothed_weight, weights)), token.smoothed_gram(measured.gram))
+        )
+        of_tokens, of_constant = (float(_errors(scale, measured.rows, weights).mean()) for scale in (token, constant))
+        tokens.append((of_tokens + feedback, token))
+        nearest.append((of_tokens + plain, token))
+        constants.append((of_constant + feedback, constant))
     token, constant = _best(tokens), _best(constants)
     costs = _errors(constant, measured.far, weights) - _errors(token, measured.far, weights)
-    return Choice(token, constant, costs.reshape(-1, FAR_ROWS).mean(axis=1))
+    return Choice(token, _best(nearest), constant, costs.reshape(-1, FAR_ROWS).mean(axis=1))
 
 
 def choose_constants(choices: Mapping[str, Choice]) -> set[str]:
@@ -159,7 +167,8 @@ def _constant(measured: Range, factors: Float32Array | None) -> Scale:
 
 def _factors(measured: Range, weights: Sequence[Float32Array]) -> Iterator[Float32Array]:
     """Yield m^a / w^(1 - a) for each exponent a: m the largest magnitude of a channel, w that of its weights."""
-    magnitude = np.maximum(np.maximum(-measured.low, measured.high), _FAINT)
+    magnitude = np.maximum(-measured.low, measured.high)
+    magnitude = np.maximum(magnitude, max(_FAINT, _FAINT_SHARE * float(np.median(magnitude))))
     heaviest = np.maximum(np.max([np.abs(weight).max(axis=1) for weight in weights], axis=0), _FAINT)
     for exponent in _SMOOTHING:
         yield np.asarray(magnitude**exponent / heaviest ** (1 - exponent), np.float32)
@@ -168,11 +177,11 @@ def _factors(measured: Range, weights: Sequence[Float32Array]) -> Iterator[Float
 def _errors(scale: Scale, rows: Float32Array, weights: Sequence[Float32Array]) -> Float64Array:
     """Return the squared error of x W over that of x W, a mean over products, for each row x, float64 [r]."""
     lost = scale.rounded(rows) - scale.divided(rows)
-    found = np.zeros(len(rows))
+    errors = np.zeros(len(rows))
     for weight in weights:
         sizes = np.maximum(np.square(rows @ weight).sum(axis=1), TINY)
-        found += np.square(lost @ scale.smoothed_weight(weight)).sum(axis=1) / sizes / len(weights)
-    return found
+        errors += np.square(lost @ scale.smoothed_weight(weight)).sum(axis=1) / sizes / len(weights)
+    return errors
 
 
 _GRAM_BYTES = 640 << 20
@@ -187,17 +196,18 @@ _ROWS, FAR_ROWS = 4, 4
 
 @dataclass(frozen=True)
 class CalibrationTexts:
-    """Holds the texts on which ranges are measured."""
+    """Holds the texts on which ranges are measured, and those by which constant scales are chosen."""
 
     sentences: Sequence[Sequence[int]]  # token ids of real sentences
     wide: Sequence[Sequence[int]]  # token ids of texts without sense, chosen for range
-    far: Sequence[Sequence[int]]  # token ids of texts far from both
+    far: Sequence[Sequence[int]]  # token ids of texts far from both, on which graphs are compared too
+    bare: Sequence[Sequence[int]]  # token ids of texts without special tokens
     pad_token_id: int  # id of the padding token
 
     @property
-    def all(self) -> list[Sequence[int]]:
-        """All texts."""
-        return [*self.sentences, *self.wide, *self.far]
+    def rows(self) -> list[Sequence[int]]:
+        """Return the token ids of all texts."""
+        return [*self.sentences, *self.wide, *self.far, *self.bare]
 
 
 def measure_ranges(
@@ -215,8 +225,8 @@ def measure_ranges(
         save_with_outputs(model, [*group, *bounds.values()], path)
         session = create_session(path, options)
         meters = {value: _Meter() for value in group}
-        with report.bar("tokens", sum(map(len, texts.all))) as advance:
-            for rows, every in ((texts.sentences, 1), (texts.wide, _RARE), (texts.far, 0)):
+        with report.bar("tokens", sum(map(len, texts.rows))) as advance:
+            for rows, every in ((texts.sentences, 1), (texts.wide, _RARE), ([*texts.far, *texts.bare], 0)):
                 for batch in plan_batches([len(row) for row in rows]):
                     feed = pad_batch([rows[index] for index in batch], texts.pad_token_id)
                     real = feed["attention_mask"].astype(bool)
@@ -230,7 +240,7 @@ def measure_ranges(
                     advance(int(real.sum()))
         del session
         for value in group:
-            yield value, meters.pop(value).range()
+            yield value, meters.pop(value).result()
 
 
 def _groups(values: Sequence[ir.Value]) -> Iterator[list[ir.Value]]:
@@ -287,7 +297,8 @@ class _Meter:
         else:  # an activation that is not of tokens, as of relative positions
             self._far.append(tokens[_spread(len(tokens), FAR_ROWS * len(lengths))])
 
-    def range(self) -> Range:
+    def result(self) -> Range:
+        """Return what was measured."""
         low, high, gram = (np.asarray(part, np.float32) for part in (self._low, self._high, self._gram))
         return Range(low, high, np.concatenate(self._rows), gram, np.concatenate(self._far))
 

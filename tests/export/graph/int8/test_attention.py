@@ -1,5 +1,7 @@
 """Test int8 on a graph of one attention: what is folded into weights, what is left alone, and a whole conversion."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,16 @@ import pytest
 from support.graphs import count, default_session, graph_of
 from whiten_export.graph.builder import constant, reopen_graph, save_graph
 from whiten_export.graph.int8 import convert, rewrite
+from whiten_export.graph.int8 import scales as scales_of
 from whiten_export.graph.int8.convert import convert_to_int8, narrow_masks
-from whiten_export.graph.int8.rewrite import Quantized, quantize_int8
-from whiten_export.graph.int8.scales import SYMMETRIC, CalibrationTexts, Scale
-from whiten_export.graph.products import activations, score_scales, value_product
+from whiten_export.graph.int8.rewrite import Quantized, calibrate, quantize_int8
+from whiten_export.graph.int8.rounding import quantize_with_feedback
+from whiten_export.graph.int8.scales import SYMMETRIC, CalibrationTexts, Scale, measure_ranges
+from whiten_export.graph.products import activations, score_scales, value_product, weights_by_result
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.session import SessionOptions
-from whiten_runtime.reporter import Reporter
+from whiten_runtime.reporter import ProgressBar, Reporter
 
 WIDTH, HEADS = 64, 4
 
@@ -170,7 +174,7 @@ def pooled(folder: Path) -> ir.Model:
 
 
 def converted(folder: Path) -> tuple[ir.Model, Any]:
-    calibration = CalibrationTexts(texts(0), texts(1), texts(2), 0)
+    calibration = CalibrationTexts(texts(0), texts(1), texts(2), [], 0)
     return convert_to_int8(pooled(folder), calibration, 64, folder, SessionOptions(), Reporter())
 
 
@@ -191,12 +195,12 @@ def test_a_graph_is_converted_and_described(tmp_path: Path) -> None:
 def test_scales_per_token_are_taken_where_constants_lose_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is measured again; only weights of constant scales are rounded again, if at all."""
+    """Nothing is measured again; only weights of constant scales are rounded again."""
     calls: list[str] = []
 
     def watch(name: str) -> None:
         real = getattr(rewrite, name)
-        monkeypatch.setattr(rewrite, name, lambda *given: (calls.append(name), real(*given))[1])
+        monkeypatch.setattr(rewrite, name, lambda *arguments: (calls.append(name), real(*arguments))[1])
 
     for name in ("measure_ranges", "choose_scales", "quantize_with_feedback"):
         watch(name)
@@ -211,10 +215,42 @@ def test_scales_per_token_are_taken_where_constants_lose_too_much(
     assert sorted(calls) == ["choose_scales"] * 2 + ["measure_ranges"] + ["quantize_with_feedback"] * 4
 
 
-def test_weights_are_rounded_to_the_nearest_where_feedback_loses_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("memory", [scales_of._GRAM_BYTES, 1])
+def test_weights_are_rounded_by_the_gram_matrix_of_their_activation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int
 ) -> None:
-    monkeypatch.setattr(convert, "_WORSE", -1.0)  # nothing else is good enough
-    _, scales = converted(tmp_path)
-    assert (scales.constant_scales, scales.token_scales) == (0, 2)
-    assert scales.far_min_cosine == scales.token_min_cosine
+    """However many activations are measured at once."""
+    monkeypatch.setattr(scales_of, "_GRAM_BYTES", memory)
+    save_graph(pooled(tmp_path), tmp_path / "model.onnx")
+    model = ir.load(tmp_path / "model.onnx")
+    measured = CalibrationTexts(texts(0), texts(1), texts(2), [], 0)
+    calibration = calibrate(model, measured, SessionOptions(), tmp_path, Reporter())
+    assert len(calibration.chosen) == len(calibration.grams) == 2
+    for value, own in measure_ranges(model, activations(model), measured, SessionOptions(), tmp_path, Reporter()):
+        scale, columns = calibration.chosen[str(value.name)].scale, calibration.chosen[str(value.name)].columns
+        weights = weights_by_result(value)
+        stacked = scale.smoothed_weight(np.concatenate(list(weights.values()), axis=1))
+        levels, _ = quantize_with_feedback(stacked, scale.smoothed_gram(own.gram))
+        np.testing.assert_array_equal(np.concatenate([columns[name][0] for name in weights], axis=1), levels)
+
+
+def test_bars_reach_their_ends(tmp_path: Path) -> None:
+    bars: list[tuple[int | None, list[int]]] = []
+
+    class Counter(ProgressBar):
+        def __init__(self, counts: list[int]) -> None:
+            self.counts = counts
+
+        def __call__(self, count: int) -> None:
+            self.counts.append(count)
+
+    class Counting(Reporter):
+        @contextmanager
+        def bar(self, unit: str, total: int | None) -> Iterator[ProgressBar]:
+            bars.append((total, []))
+            yield Counter(bars[-1][1])
+
+    measured = CalibrationTexts(texts(0), texts(1), texts(2), [], 0)
+    convert_to_int8(pooled(tmp_path), measured, 64, tmp_path, SessionOptions(), Counting())
+    assert len(bars) == 2
+    assert all(total == sum(counts) > 0 for total, counts in bars)

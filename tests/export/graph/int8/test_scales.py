@@ -9,7 +9,15 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from support.graphs import graph_of
-from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, extreme_texts, far_texts, wide_texts
+from whiten_export.graph.int8.convert import (
+    Vocabulary,
+    bare_texts,
+    calibration_texts,
+    extreme_texts,
+    far_texts,
+    wide_texts,
+)
+from whiten_export.graph.int8.rounding import quantize_weights
 from whiten_export.graph.int8.scales import (
     FAR_ROWS,
     FUNCTIONS,
@@ -76,8 +84,8 @@ def test_constants_are_chosen_until_a_text_loses_too_much() -> None:
     """Of four activations, two cost the same text more than it can afford together; the cheaper one is kept."""
     token, constant = Scale(SYMMETRIC), Scale(SYMMETRIC, 1.0)
     costs = {"a": [0.014, 0.0], "b": [0.012, 0.0], "c": [0.0, 0.018], "d": [0.04, 0.0]}
-    choices = {name: Choice(token, constant, np.array(values)) for name, values in costs.items()}
-    choices["gelu"] = Choice(token, None, np.zeros(0))
+    choices = {name: Choice(token, token, constant, np.array(values)) for name, values in costs.items()}
+    choices["gelu"] = Choice(token, token, None, np.zeros(0))
     assert choose_constants(choices) == {"b", "c"}
 
 
@@ -106,6 +114,29 @@ def test_each_product_counts_the_same(rows: np.ndarray, weight: np.ndarray) -> N
     values[7] *= 1e-3
     together, alone = (choose_scales(measured(rows), given, None).token for given in ([queries, values], [queries]))
     assert relative_error(together, rows, values) < relative_error(alone, rows, values)
+
+
+def test_smoothing_is_chosen_for_how_weights_are_rounded(rows: np.ndarray, weight: np.ndarray) -> None:
+    """Feedback makes up for large weights where activations go together; rounding to the nearest does not."""
+    rows = rows[:, :1] * np.geomspace(0.01, 10, WIDTH) + 0.001 * rows
+    choice = choose_scales(measured(rows), [weight], None)
+    assert choice.token.factors is not None
+    assert not np.array_equal(choice.token.factors, choice.nearest.factors)
+
+    def lost(scale: Scale) -> float:
+        columns, steps = quantize_weights(scale.smoothed_weight(weight))
+        return float(np.square(scale.rounded(rows) @ (columns * steps) - rows @ weight).sum())
+
+    assert lost(choice.nearest) < lost(choice.token)
+
+
+def test_a_silent_channel_does_not_drown_a_token_when_it_speaks(rows: np.ndarray, weight: np.ndarray) -> None:
+    rows[:, 7] *= 100
+    rows[:, 8] = 0
+    scale = choose_scales(measured(rows), [weight], None).token
+    assert scale.factors is not None
+    rows[:, 8] = 1
+    assert relative_error(scale, rows, weight) < 0.05
 
 
 def test_even_channels_are_not_smoothed(rows: np.ndarray, weight: np.ndarray) -> None:
@@ -152,6 +183,9 @@ def test_texts_to_compare_on_are_not_those_of_the_calibration(fresh_bundle: Path
     assert [*vocabulary.prefix, ids[len(vocabulary.prefix)], *vocabulary.suffix] == ids
     known = {tuple(text) for text in wide_texts(vocabulary, 0)}
     assert not known & {tuple(text) for text in far_texts(tokenizer, vocabulary) if len(text) > 3}
+    bare = bare_texts(vocabulary)
+    assert {len(text) for text in bare} == {1, 2, 3, 4, 5, 8, 13}
+    assert sum(text[0] not in vocabulary.prefix for text in bare) > 30
 
 
 def test_texts_without_tokens_are_left_out(tmp_path: Path) -> None:
@@ -165,7 +199,7 @@ def test_texts_without_tokens_are_left_out(tmp_path: Path) -> None:
     model = graph_of("(int64[b, n] input_ids) => (int64[b, n] y) { y = Identity(input_ids) }", {})
     texts = calibration_texts(model, tokenizer, ["", "a house"], vocabulary, 0)
     assert texts.sentences == [[0, 1]]
-    assert all(texts.all)
+    assert all(texts.rows)
 
 
 def test_tokens_with_extreme_embeddings_are_found() -> None:
