@@ -156,7 +156,7 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
 def test_a_full_disk_is_told_where_numpy_writes(tmp_path: Path) -> None:
     """numpy gives neither the system's number nor the name of the file."""
     with pytest.raises(WhitenError, match=r"bundle: cannot be written \(40000 requested and \d+ written\)"):
-        fill_disk(tmp_path / "bundle", lambda path: np.save(path, np.ones(40000)))
+        fill_disk(tmp_path / "bundle", lambda path: np.ones(40000).tofile(path))
     assert list(tmp_path.iterdir()) == []
 
 
