@@ -34,7 +34,7 @@ COLUMNS = {
     "one text": ("minilm", ONE),
     "memory": ("minilm", MEMORY),
     "first vector after": ("minilm", START),
-    "BERT-base": ("bert-base", SPEED),
+    "all-mpnet-base-v2": ("all-mpnet-base-v2", SPEED),
 }
 OVER_PYTORCH = "over PyTorch"
 NUMBER = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
