@@ -61,11 +61,10 @@ def interpreter(engine: str) -> str:
     return str(python)
 
 
-def run(
-    action: str, engine: str, source: Path, folder: Path, options: argparse.Namespace, under: str = ""
-) -> dict[str, Any]:
+def run(action: str, engine: str, source: Path, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Run `engines.py` in the engine's environment, and return what it measured."""
-    command = [*shlex.split(under), interpreter(engine), str(HERE / "engines.py"), action, engine]
+    under = [] if action == "prepare" else shlex.split(options.under)
+    command = [*under, interpreter(engine), str(HERE / "engines.py"), action, engine]
     command += [str(source), str(folder / engine), str(folder / "workloads.json"), str(options.threads)]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
     environment["MAX_TOKENS"] = str(options.max_tokens)
@@ -98,7 +97,7 @@ def compare(model: str, engines: list[str], sentences: list[str], options: argpa
         print(f"{model}: preparing {engine}", file=sys.stderr)
         try:
             run("prepare", engine, source, folder, options)
-            run("vectors", engine, source, folder, options, options.under)
+            run("vectors", engine, source, folder, options)
         except SystemExit as error:  # such as OpenVINO's plugin on a processor that is not Intel's
             if engine == "whiten-fp32":  # the vectors that all others are compared with
                 raise
@@ -108,7 +107,7 @@ def compare(model: str, engines: list[str], sentences: list[str], options: argpa
     for number in range(options.rounds):
         for engine in figures:
             print(f"{model}: round {number + 1}, {engine}", file=sys.stderr)
-            for name, value in run("measure", engine, source, folder, options, options.under).items():
+            for name, value in run("measure", engine, source, folder, options).items():
                 figures[engine][name].append(round(value, 3))
     exact = np.load(folder / "whiten-fp32" / "vectors.npy")
     for engine in figures:

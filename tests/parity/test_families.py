@@ -219,6 +219,8 @@ def check(
         graph, scales = convert_to_int8(graph, texts, MAX_LENGTH, folder, SessionOptions(), Reporter())
         assert scales.far_min_cosine >= GATES["int8"].min_cosine, f"{layers} {pooling}: {scales}"
         assert scales.far_mean_cosine >= 0.995, f"{layers} {pooling}: {scales}"
+        if exported.family != "mpnet":  # whose worst far text is .005 further off with feedback, but the mean nearer
+            assert scales.far_min_cosine >= scales.token_min_cosine - 0.002, f"{layers} {pooling}: {scales}"
     sum_residuals(graph)
     got = exported.vectors(graph, TEXTS, OUTPUT, path)
     operators = scan_graph(path).operators

@@ -54,7 +54,7 @@ def filling(folder: Path, path: Path, elsewhere: str = "another place") -> Itera
 
 
 _NUMPY_SHORT = re.compile(r"\d+ requested and \d+ written")
-"""What numpy says, without the system's number, where an array could not be written whole."""
+"""Matches what numpy says, without the system's number, where an array could not be written whole."""
 
 
 def _concerns(error: OSError, folder: Path) -> bool:

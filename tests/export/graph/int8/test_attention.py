@@ -173,9 +173,11 @@ def pooled(folder: Path) -> ir.Model:
     return reopen_graph(model, folder / "model.onnx")
 
 
+CALIBRATION = CalibrationTexts(texts(0), texts(1), texts(2), [], 0)
+
+
 def converted(folder: Path) -> tuple[ir.Model, Any]:
-    calibration = CalibrationTexts(texts(0), texts(1), texts(2), [], 0)
-    return convert_to_int8(pooled(folder), calibration, 64, folder, SessionOptions(), Reporter())
+    return convert_to_int8(pooled(folder), CALIBRATION, 64, folder, SessionOptions(), Reporter())
 
 
 def test_a_graph_is_converted_and_described(tmp_path: Path) -> None:
@@ -223,10 +225,9 @@ def test_weights_are_rounded_by_the_gram_matrix_of_their_activation(
     monkeypatch.setattr(scales_of, "_GRAM_BYTES", memory)
     save_graph(pooled(tmp_path), tmp_path / "model.onnx")
     model = ir.load(tmp_path / "model.onnx")
-    measured = CalibrationTexts(texts(0), texts(1), texts(2), [], 0)
-    calibration = calibrate(model, measured, SessionOptions(), tmp_path, Reporter())
+    calibration = calibrate(model, CALIBRATION, SessionOptions(), tmp_path, Reporter())
     assert len(calibration.chosen) == len(calibration.grams) == 2
-    for value, own in measure_ranges(model, activations(model), measured, SessionOptions(), tmp_path, Reporter()):
+    for value, own in measure_ranges(model, activations(model), CALIBRATION, SessionOptions(), tmp_path, Reporter()):
         scale, columns = calibration.chosen[str(value.name)].scale, calibration.chosen[str(value.name)].columns
         weights = weights_by_result(value)
         stacked = scale.smoothed_weight(np.concatenate(list(weights.values()), axis=1))
@@ -250,7 +251,6 @@ def test_bars_reach_their_ends(tmp_path: Path) -> None:
             bars.append((total, []))
             yield Counter(bars[-1][1])
 
-    measured = CalibrationTexts(texts(0), texts(1), texts(2), [], 0)
-    convert_to_int8(pooled(tmp_path), measured, 64, tmp_path, SessionOptions(), Counting())
+    convert_to_int8(pooled(tmp_path), CALIBRATION, 64, tmp_path, SessionOptions(), Counting())
     assert len(bars) == 2
     assert all(total == sum(counts) > 0 for total, counts in bars)

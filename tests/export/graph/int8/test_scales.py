@@ -72,10 +72,10 @@ def test_tokens_of_unlike_size_get_a_scale_each(rows: np.ndarray, weight: np.nda
 
 
 def test_a_constant_that_clips_far_texts_is_not_chosen(rows: np.ndarray, weight: np.ndarray) -> None:
-    found = measured(rows)
-    assert chosen(choose_scales(found, [weight], None)).constant is not None
-    found.far[FAR_ROWS : 2 * FAR_ROWS] *= 10
-    choice = choose_scales(found, [weight], None)
+    ranges = measured(rows)
+    assert chosen(choose_scales(ranges, [weight], None)).constant is not None
+    ranges.far[FAR_ROWS : 2 * FAR_ROWS] *= 10
+    choice = choose_scales(ranges, [weight], None)
     assert choice.costs.argmax() == 1
     assert chosen(choice).constant is None
 
@@ -112,7 +112,7 @@ def test_each_product_counts_the_same(rows: np.ndarray, weight: np.ndarray) -> N
     rows[:, 7] *= 100
     queries, values = weight * 10, weight.copy()
     values[7] *= 1e-3
-    together, alone = (choose_scales(measured(rows), given, None).token for given in ([queries, values], [queries]))
+    together, alone = (choose_scales(measured(rows), users, None).token for users in ([queries, values], [queries]))
     assert relative_error(together, rows, values) < relative_error(alone, rows, values)
 
 
