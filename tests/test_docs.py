@@ -39,6 +39,14 @@ def snippets(page: Path, language: str) -> list[str]:
     return [code for kind, code in FENCE.findall(page.read_text("utf-8")) if kind == language]
 
 
+def test_the_architecture_names_every_module() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    packages = ("evaluation", "export", "runtime", "scale", "serving", "whitening")
+    files = [path for name in packages for path in (ROOT / name).rglob("[a-z]*.py")]
+    modules = {path.stem for path in files if path.parent.name != "commands"}
+    assert modules - set(re.findall(r"`(\w+)`", page)) == set()
+
+
 def test_the_reference_has_every_public_name() -> None:
     page = (ROOT / "docs" / "reference" / "api.md").read_text("utf-8")
     assert re.findall(r"^## `(\w+)`$", page, re.MULTILINE) == sorted({*whiten_names.__all__} - {"__version__"})

@@ -10,7 +10,7 @@ import pytest
 
 from whiten_runtime.bundle.files import HASH_FIELD
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import Source
+from whiten_runtime.bundle.records import PoolingMode, Source
 
 TEXT = (Path(__file__).parents[2] / "docs" / "bundle-format.md").read_text("utf-8")
 CODE = re.compile(r"`([^`]+)`")
@@ -57,3 +57,22 @@ def test_the_meaning_of_a_field_names_what_is_in_its_record(name: str) -> None:
     named = set(CODE.findall(meaning))
     missing = {inside for record in records(HINTS[name]) for inside in fields(record)} - named
     assert missing == set()
+
+
+def literals(kind: Any) -> set[str]:
+    """Return the strings that a type allows, by itself or in the fields of its records."""
+    if typing.get_origin(kind) is typing.Literal:
+        return {value for value in typing.get_args(kind) if isinstance(value, str)}
+    inside = [hint for record in records(kind) for hint in typing.get_type_hints(record).values()]
+    return set().union(*map(literals, typing.get_args(kind)), *map(literals, inside))
+
+
+VALUES = {name: literals(kind) for name, kind in typing.get_type_hints(Manifest).items()}
+VALUES["pooling"] = set(typing.get_args(PoolingMode))
+
+
+@pytest.mark.parametrize("name", [name for name, values in VALUES.items() if values and name != "source"])
+def test_the_meaning_of_a_field_names_its_values(name: str) -> None:
+    named = {code.strip('"') for code in CODE.findall(rows()[name])}
+    elsewhere = set() if name == "precision" else VALUES["precision"]  # a row of its own
+    assert VALUES[name] - elsewhere - named == set()

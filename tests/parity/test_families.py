@@ -32,7 +32,6 @@ from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.export_model import CALIBRATION_SENTENCES, export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.reference import Composition
-from whiten_export.sources.describe import families
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.model import TokenModel
 from whiten_export.sources.opening import open_model
@@ -51,6 +50,7 @@ TEXTS = ["", "a", *sentences(40), "word " * 100, *NASTY]
 CORPUS = sentences(800)
 WIDENED = 4  # at 32, the noise of 8 bits does not average out
 TRACED = (0, 1, LAYERS)
+UNTRIED = ("deberta-v2",)  # exported all the same, with a warning
 KINDS = ("bert", "albert", "deberta-v2", "t5", "modernbert", "llama")
 """One family of each kind of architecture: positions that are learned, shared blocks, disentangled attention, relative
 biases, rotary positions with local attention, causal attention."""
@@ -154,8 +154,7 @@ def pooled_batch(
 
 
 def test_exported_bundle_equals_pytorch(exported: Exported) -> None:
-    known = FAMILIES[exported.family].model_type in families.FAMILIES
-    assert ("has not been tried" in exported.result.stderr) != known
+    assert ("has not been tried" in exported.result.stderr) == (exported.family in UNTRIED)
     stored = load_file(exported.bundle / "whitening.safetensors")
     want = exported.wanted(TRACED, "mean", stored["mean"], stored["W"])
     with Encoder(exported.bundle) as encoder:

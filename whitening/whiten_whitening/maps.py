@@ -7,7 +7,7 @@ to k and exponents below 1 follow Su et al., arXiv 2103.15316, section 3.2.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, assert_never, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -204,7 +204,7 @@ def fit_map(
             f"all {moments.n} {what} have the same vector, so there is nothing to whiten; give different {what}{hint}"
         )
     alpha = shrinkage_weight(moments, spec.shrinkage)
-    if spec.method.endswith("-cor"):
+    if spec.method in ("pca-cor", "zca-cor"):
         shrunk = (1 - alpha) * covariance + alpha * np.trace(covariance) / width * np.eye(width)
         variances = np.diag(shrunk)
         varying = variances > np.maximum(noise, NULL_EIGENVALUE * variances.max())
@@ -213,10 +213,15 @@ def fit_map(
         root = inverse[:, None] * (basis * _powers(theta, spec.beta, floor))
     else:
         root = basis * _powers((1 - alpha) * eigenvalues + alpha * eigenvalues.mean(), spec.beta, floor)
-    if spec.method == "cholesky":
-        root = _triangular(root)
-    elif spec.method.startswith("zca"):
-        root = root @ basis.T
+    match spec.method:
+        case "pca" | "pca-cor":
+            pass
+        case "zca" | "zca-cor":
+            root = root @ basis.T
+        case "cholesky":
+            root = _triangular(root)
+        case unknown:
+            assert_never(unknown)
     return WhiteningMap(
         mean=moments.mean,
         weight=np.ascontiguousarray(root[:, spec.common_components :][:, :dimension]),

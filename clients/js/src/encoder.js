@@ -6,6 +6,7 @@ import { optionsFor, resolvePrompt, withPrompt } from './prompts.js';
 import { Tokenizer } from './tokenizer.js';
 
 const [MODEL, WEIGHTS, OUTPUT] = ['onnx/model.onnx', 'onnx/model.onnx_data', 'sentence_embedding'];
+const NESTED_METHODS = ['pca', 'pca-cor']; // whitenings whose first coordinates are those of fewer dimensions
 const TOKEN_BUDGET = 1024; // padded tokens of a batch
 const OPTIONS = ['threads', 'verify', 'onProgress', 'fetch', 'ort', 'sessionOptions'];
 const ARGUMENTS = ['promptName', 'prompt', 'truncateDim', 'normalize', 'precision', 'truncate'];
@@ -93,7 +94,7 @@ export class Encoder {
   #finish({ truncateDim = null, normalize = false, precision = 'float32' }) {
     const { whitening, matryoshka_dimensions: trained, vectors, normalize: always } = this.manifest;
     const width = truncateDim === null ? this.dimension : wholeNumber('truncateDim', truncateDim, 1, this.dimension);
-    const nested = /^pca/.test(whitening?.method) && !whitening.alignment;
+    const nested = NESTED_METHODS.includes(whitening?.method) && !whitening.alignment;
     if (width < this.dimension && !nested && !trained.includes(width)) throw new UsageError(`truncateDim is ${width}, but the first coordinates of this bundle mean no more than the others, except for ${trained.join(', ') || 'all'}; leave it out`);
     const unitary = normalize || (truncateDim !== null && always);
     if (precision !== 'float32' && (precision !== 'int8' || vectors !== 'int8' || unitary)) throw new UsageError(`precision is ${shown(precision)}; wanted float32, or int8 for a bundle of int8 vectors that are not normalized`);

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.asgi import asked
 from support.vectors import assert_near
 from whiten import Encoder
+from whiten_serving.http.app import ENDPOINTS
 from whiten_serving.http.errors import ApiError
 from whiten_serving.http.inputs import parsed_body
 
@@ -23,6 +24,11 @@ ROUTES = {
     "/api/embed": {"input": "a"},
     "/api/embeddings": {"prompt": "a"},
 }
+
+
+def test_the_routes_are_all_that_take_a_body() -> None:
+    posts = [endpoint for endpoint in ENDPOINTS if endpoint.method == "POST"]
+    assert {endpoint.handler for endpoint in posts if endpoint.path in ROUTES} == {each.handler for each in posts}
 
 
 def message(answer: Any) -> str:
