@@ -16,7 +16,7 @@ from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.graph import ALLOWED, FUSED_OPERATORS, HARMLESS, WRITTEN, GraphScan, scan_graph, unwanted
 
 STANDARD = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
-NEWER = {"LinearAttention", "CausalConvWithState", "CumProd", "BitCast", "SwiGLU", "Swish"}
+NEWER = {"LinearAttention", "CausalConvWithState", "CumProd", "BitCast", "SwiGLU", "Swish", "TensorScatter"}
 """Operators that older versions of the onnx package do not know."""
 
 CONTROL = {"If", "Loop", "Scan", "SequenceMap"}

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -21,11 +21,11 @@ from whiten_runtime.files.write_vectors import json_numbers, json_row
 SINGLES = st.floats(width=32, allow_nan=False, allow_infinity=False)
 """All float32 numbers: denormal ones, zeros of both signs, and the largest."""
 
+ROUND = np.array([0.1, 0.5, 1e-3, 1e16, 16777216], np.float32).tolist()
+
 
 @settings(max_examples=300, deadline=None)
-@given(
-    arrays(np.float32, array_shapes(max_dims=2), elements=SINGLES | st.sampled_from([0.1, 0.5, 1e-3, 1e16, 16777216]))
-)
+@given(arrays(np.float32, array_shapes(max_dims=2), elements=SINGLES | st.sampled_from(ROUND)))
 def test_decimals_are_the_shortest_that_give_the_same_number(values: np.ndarray) -> None:
     found = np.array(json_numbers(values))
     np.testing.assert_array_equal(found.astype(np.float32).view(np.int32), values.view(np.int32))
@@ -76,6 +76,8 @@ KINDS = [
 
 
 def write(path: Path, values: Any, kind: Any, **options: Any) -> Path:
+    if pyarrow.types.is_float16(kind.value_type):  # of which older versions of pyarrow take only numpy's
+        values = [row and [None if number is None else np.float16(number) for number in row] for row in values]
     pyarrow.parquet.write_table(pyarrow.table({"embedding": pyarrow.array(values, kind)}), path, **options)
     return path
 
@@ -103,7 +105,10 @@ def test_lists_that_are_no_vectors_of_one_length_are_refused_as_lists_of_python_
 ) -> None:
     if pyarrow.types.is_fixed_size_list(kind):
         values = [None if row is None else [*row, 1, 2, 3][:3] for row in values]
-    file = write(tmp_path_factory.mktemp("lists") / "v.parquet", values, kind)
+    try:
+        file = write(tmp_path_factory.mktemp("lists") / "v.parquet", values, kind)
+    except pyarrow.lib.ArrowNotImplementedError:  # missing lists of a fixed size, by older versions of pyarrow
+        reject()
     rows = [row for row in values if row is not None]
     whole = len(rows) == len(values) and all(None not in row for row in rows) and len({*map(len, rows)}) <= 1
     if whole and (not rows or rows[0]):
