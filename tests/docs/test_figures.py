@@ -1,20 +1,28 @@
-"""Compare the tables of speed and memory in README.md and in three pages with benchmarks/peers/table.md.
+"""Compare the tables of speed and memory in README.md and in three pages with the figures of benchmarks/peers.
 
-A page may round a cell of the table, and may say nothing else. Looked at is, on the processor that the README names
+A page may round a median, and may say nothing else. Looked at is, on the processor that the README names
 ("2 threads of an AMD EPYC with VNNI"), each row whose first cell is in `ENGINES` or `WHITEN`, by the heads of the
 columns in `COLUMNS`.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import pytest
 
+from benchmarks.peers.__main__ import table
+
 ROOT = Path(__file__).parents[2]
-TABLE = (ROOT / "benchmarks" / "peers" / "table.md").read_text("utf-8")
+PEERS = ROOT / "benchmarks" / "peers"
+TABLE = (PEERS / "table.md").read_text("utf-8")
+FIGURES = json.loads((PEERS / "figures.json").read_text("utf-8"))
 README = (ROOT / "README.md").read_text("utf-8")
 SPEED, ONE, MEMORY, START = "short", "one, ms", "MB", "start, ms"
+MEASURES = {"short": SPEED, "one": ONE, "rss": MEMORY, "cold": START}
 ENGINES = {
     "whiten, int8": "whiten-int8",
     "whiten, float32": "whiten-fp32",
@@ -59,13 +67,13 @@ def measured() -> Cells:
     """Return the medians of the README's processor, by model, engine and column."""
     named = re.search(r"2 threads of an? (.+?) with (\w+)", README)
     assert named, "the README names the processor of its table: 2 threads of an AMD EPYC with VNNI"
-    section = re.split(rf"^## {named[1]}, {named[2]}\b.*\n", TABLE, flags=re.MULTILINE | re.IGNORECASE)[1]
-    cells: Cells = {}
-    for part in section.partition("\n## ")[0].split("\n**")[1:]:
-        model = part.partition("**")[0]
-        for row in rows_of(part):
-            cells |= {(model, row["engine"], name): float(row[name]) for name in (SPEED, ONE, MEMORY, START)}
-    return cells
+    (models,) = [models for place, models in FIGURES.items() if f"of {named[1]} (" in place and named[2] in place]
+    return {
+        (model, engine, name): median(rounds[key])
+        for model, figures in models.items()
+        for engine, rounds in figures.items()
+        for key, name in MEASURES.items()
+    }
 
 
 CELLS = measured()
@@ -84,6 +92,13 @@ def value(figure: str) -> float:
 
 def half_a_unit(figure: str) -> float:
     return 0.5 * 10.0 ** -len(figure.partition(".")[2])
+
+
+@pytest.mark.parametrize(
+    ("place", "model", "figures"), [(place, *row) for place, models in FIGURES.items() for row in models.items()]
+)
+def test_the_table_has_the_medians(place: str, model: str, figures: Any) -> None:
+    assert table(place, model, figures) in TABLE
 
 
 @pytest.mark.parametrize(

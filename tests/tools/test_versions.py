@@ -32,6 +32,10 @@ def test_the_citation_is_of_this_version_and_day() -> None:
     assert dates == ([] if release()[1] == "unreleased" else [release()[1]])
 
 
+def test_the_readme_names_this_version() -> None:
+    assert re.findall(r"^Version (\S+)\. ", read("README.md"), re.MULTILINE) == [VERSION]
+
+
 def test_the_npm_package_has_this_version() -> None:
     assert json.loads(read("clients/js/package.json"))["version"] == VERSION
 

@@ -16,6 +16,7 @@ from support.vectors import anisotropic
 from whiten import BundleError, Coder, Codes, DataError, Encoder, IntegrityError, UsageError
 from whiten_whitening.codes import coder as coder_module
 from whiten_whitening.codes.levels import Bits, levels, nearest_levels, pack, rotation, unpack
+from whiten_whitening.maps import Method
 
 BITS: tuple[Bits, ...] = get_args(Bits)
 WIDTH = 24
@@ -324,7 +325,7 @@ def test_coder_of_a_bundle(tiny_bundle: Path, tiny: Encoder) -> None:
     assert np.abs(cosines_of(decoded, decoded) - exact).max() < 0.08
 
 
-@pytest.mark.parametrize("method", ["pca", "zca", "cholesky", "pca-cor", "zca-cor"])
+@pytest.mark.parametrize("method", get_args(Method))
 def test_axes_do_not_depend_on_the_rotation_of_a_full_whitening(tmp_path: Path, method: str) -> None:
     from whiten import VectorWhitener, WhiteningSpec, export_vectors
 

@@ -42,7 +42,7 @@ LONG_TEXTS = "longer texts"
 # The figures are of all-MiniLM-L6-v2 on two threads, ratios within one run: benchmarks/precision, benchmarks/peers.
 _AMX_SHORT = "AMX multiplies int8 fastest; 2.1 times float32 on short texts, and 2.0 on mixed lengths"
 _AMX_LONG = "bfloat16 on AMX takes .47 of the CPU time of int8 at 415 tokens, where attention is most of the work"
-_VNNI = "VNNI multiplies int8: 1.8 to 2.6 times float32"
+_VNNI = "VNNI multiplies int8: 2.0 to 2.6 times float32"
 _AVX2 = "AVX2 without VNNI multiplies int8 by pairs, which cannot saturate: 1.4 to 1.5 times float32"
 _ARM = "DOTPROD or I8MM multiplies int8; not measured here on this kind of processor"
 _PLAIN = "no instruction for int8 products is known here; not measured on this kind of processor"
