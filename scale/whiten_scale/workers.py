@@ -37,7 +37,7 @@ ONE_THREAD = {
 """Environment of a process that computes with one thread."""
 
 _GRACE = 10.0
-"""Seconds in which a process removes its unfinished file; the pool's own code can drop the exception of SIGTERM."""
+"""Seconds in which a process removes its unfinished file."""
 
 Do = Callable[[int], None]
 
@@ -144,7 +144,7 @@ def _begin(content: bytes) -> None:
     global _content
     _content = content
     os.dup2(2, 1)  # stdout is for results of the command
-    unwind_on_sigterm()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that made the pool
     silence_log()
     import_parquet()[0].set_cpu_count(1)
@@ -161,9 +161,23 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+@contextmanager
+def _unwinding() -> Iterator[None]:
+    """Unwind on SIGTERM in the block, so that an unfinished file is removed.
+
+    Outside it the process ends at once: the pool's own code, between two items, drops the exception.
+    """
+    unwind_on_sigterm()
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _do(item: int) -> None:
     try:
-        open_once(_content)(item)
+        with _unwinding():
+            open_once(_content)(item)
     except WhitenError:
         raise
     except SystemExit:  # of SIGTERM; the pool would go on with the next item

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -71,6 +72,24 @@ def test_the_first_error_stops_all(work: Work, tmp_path: Path) -> None:
 def test_a_bundle_that_is_gone_is_told(work: Work, tmp_path: Path) -> None:
     with pytest.raises(WhitenError, match="nowhere"):
         list(run_items(msgspec.structs.replace(work, bundle=str(tmp_path / "nowhere")), [0], 1))
+
+
+def test_sigterm_unwinds_an_item_and_ends_a_process_between_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two items the pool's own code would drop an exception, and the process would wait for work."""
+    handlers = list[Any]()
+    monkeypatch.setattr(workers, "open_once", lambda content: lambda item: handlers.append(of_sigterm()))
+    before = of_sigterm()
+    try:
+        workers._do(0)
+        assert of_sigterm() is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    with pytest.raises(SystemExit):
+        handlers[0](signal.SIGTERM, None)
+
+
+def of_sigterm() -> Any:
+    return signal.getsignal(signal.SIGTERM)
 
 
 DRIVER = """
