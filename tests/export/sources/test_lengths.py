@@ -172,6 +172,7 @@ def scaled(folder: Path, kind: str) -> Path:
     return save_checkpoint("llama", folder, max_position_embeddings=96, rope_parameters=more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
 def test_length_beyond_which_neighbours_would_matter_is_refused(kind: str, tmp_path: Path) -> None:
     folder = scaled(tmp_path / "model", kind)

@@ -49,6 +49,7 @@ def warnings_of(*arguments: object) -> list[str]:
     return [line for line in ok("export", *arguments, "-q").stderr.splitlines() if line.startswith("warning: ")]
 
 
+@pytest.mark.slow
 def test_a_network_in_place_of_its_own_code_is_told(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
