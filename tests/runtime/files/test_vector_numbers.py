@@ -22,6 +22,7 @@ SINGLES = st.floats(width=32, allow_nan=False, allow_infinity=False)
 """All float32 numbers: denormal ones, zeros of both signs, and the largest."""
 
 ROUND = np.array([0.1, 0.5, 1e-3, 1e16, 16777216], np.float32).tolist()
+"""Short decimals, and large whole numbers, as the nearest float32."""
 
 
 @settings(max_examples=300, deadline=None)

@@ -8,22 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.asgi import asked
+from support.asgi import ROUTES, asked
 from support.vectors import assert_near
 from whiten import Encoder
 from whiten_serving.http.app import ENDPOINTS
 from whiten_serving.http.errors import ApiError
 from whiten_serving.http.inputs import parsed_body
-
-ROUTES = {
-    "/v1/embeddings": {"input": "a"},
-    "/embed": {"inputs": "a"},
-    "/": {"inputs": "a"},
-    "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
-    "/tokenize": {"inputs": "a"},
-    "/api/embed": {"input": "a"},
-    "/api/embeddings": {"prompt": "a"},
-}
 
 
 def test_the_routes_are_all_that_take_a_body() -> None:
