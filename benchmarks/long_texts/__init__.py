@@ -1,0 +1,1 @@
+"""Compare long texts in whiten and in PyTorch: time, memory, and the distance of the vectors."""
