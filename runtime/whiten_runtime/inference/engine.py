@@ -185,6 +185,11 @@ class Engine:
         """Check that a padded text gets the same vector as the text alone; see `gpu.check_padding`."""
         check_padding(self.run_batch, self._pad_token_id, longest, output, self.providers[0], precision)
 
+    @property
+    def can_record(self) -> bool:
+        """Return whether this device has CUDA graphs, and the graph is small enough to be held twice."""
+        return isinstance(self._runner, GpuRunner) and self._runner.can_record
+
     def record(self, longest: int, precision: Precision) -> None:
         """Record CUDA graphs for single texts of up to `longest` tokens, and use them from now on."""
         if not isinstance(self._runner, GpuRunner):

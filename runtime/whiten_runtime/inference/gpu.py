@@ -170,7 +170,13 @@ class GpuRunner:
 
     def concurrent(self) -> RunBatch:
         """Return a function that runs a batch while at most `schedule.workers` are running."""
-        return self._run_batch
+        return self.run
+
+    @property
+    def can_record(self) -> bool:
+        """Return whether the provider has CUDA graphs, and the graph is small enough to be held twice."""
+        small = self._graph.bytes < self._options.tuning.largest_held_twice
+        return provider_name(self._options.providers[0]) == CUDA_PROVIDER and small
 
     def record(self, longest: int, width: int, precision: Precision) -> None:
         """Record CUDA graphs for single texts, in a separate session, and use them from now on."""
