@@ -8,62 +8,41 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-_PLACES = {
-    "export_bundle": "whiten_export.pipeline.export_model",
-    "export_vectors": "whiten_export.pipeline.export_vectors",
-    "Recipe": "whiten_export.pipeline.recipe",
-    "fit_bundle": "whiten_export.pipeline.refit_files",
-    "refit_bundle": "whiten_export.pipeline.refit_files",
-    "Export": "whiten_export.writing.client_files",
-    "Manifest": "whiten_runtime.bundle.manifest",
-    "Agreement": "whiten_runtime.bundle.parity",
-    "AlignmentRecord": "whiten_runtime.bundle.records",
-    "CandidateRecord": "whiten_runtime.bundle.records",
-    "ChoiceRecord": "whiten_runtime.bundle.records",
-    "CorpusRecord": "whiten_runtime.bundle.records",
-    "FileRecord": "whiten_runtime.bundle.records",
-    "IsotropyRecord": "whiten_runtime.bundle.records",
-    "ParityRecord": "whiten_runtime.bundle.records",
-    "QuantizationRecord": "whiten_runtime.bundle.records",
-    "SettledRecord": "whiten_runtime.bundle.records",
-    "Source": "whiten_runtime.bundle.records",
-    "WhiteningRecord": "whiten_runtime.bundle.records",
-    "BundleError": "whiten_runtime.errors",
-    "DataError": "whiten_runtime.errors",
-    "IntegrityError": "whiten_runtime.errors",
-    "MissingPackageError": "whiten_runtime.errors",
-    "NoVectorError": "whiten_runtime.errors",
-    "ParityError": "whiten_runtime.errors",
-    "ProviderError": "whiten_runtime.errors",
-    "SignatureError": "whiten_runtime.errors",
-    "TextError": "whiten_runtime.errors",
-    "TooLongError": "whiten_runtime.errors",
-    "UnsafeModelError": "whiten_runtime.errors",
-    "UsageError": "whiten_runtime.errors",
-    "WhitenError": "whiten_runtime.errors",
-    "Corpus": "whiten_runtime.files.corpus",
-    "Nearest": "whiten_runtime.inference.vectors",
-    "Encoder": "whiten_runtime.opened.encoder",
-    "VectorWhitener": "whiten_runtime.opened.vector_whitener",
-    "ProgressBar": "whiten_runtime.reporter",
-    "Reporter": "whiten_runtime.reporter",
-    "sign_bundle": "whiten_runtime.signing",
-    "Signature": "whiten_runtime.signing",
-    "verify_signature": "whiten_runtime.signing",
-    "AsyncEncoder": "whiten_serving.async_encoder",
-    "Batcher": "whiten_serving.batcher",
-    "BatcherCounters": "whiten_serving.requests",
-    "BatcherStats": "whiten_serving.requests",
-    "DeadlineExceededError": "whiten_serving.requests",
-    "OverloadedError": "whiten_serving.requests",
-    "Coder": "whiten_whitening.codes.coder",
-    "Codes": "whiten_whitening.codes.io",
-    "Drift": "whiten_whitening.drift",
-    "DriftMonitor": "whiten_whitening.drift",
-    "Whitening": "whiten_whitening.estimator",
-    "WhiteningSpec": "whiten_whitening.maps",
+_MODULES = {
+    "whiten_export.pipeline.export_model": "export_bundle",
+    "whiten_export.pipeline.export_vectors": "export_vectors",
+    "whiten_export.pipeline.recipe": "Recipe",
+    "whiten_export.pipeline.refit_files": "fit_bundle refit_bundle",
+    "whiten_export.writing.client_files": "Export",
+    "whiten_runtime.bundle.manifest": "Manifest",
+    "whiten_runtime.bundle.parity": "Agreement",
+    "whiten_runtime.bundle.records": (
+        "AlignmentRecord CandidateRecord ChoiceRecord CorpusRecord FileRecord IsotropyRecord "
+        "ParityRecord QuantizationRecord SettledRecord Source WhiteningRecord"
+    ),
+    "whiten_runtime.errors": (
+        "BundleError DataError IntegrityError MissingPackageError NoVectorError ParityError "
+        "ProviderError SignatureError TextError TooLongError UnsafeModelError UsageError WhitenError"
+    ),
+    "whiten_runtime.files.corpus": "Corpus",
+    "whiten_runtime.inference.options": "EncodeArguments QueuedArguments",
+    "whiten_runtime.inference.vectors": "Nearest",
+    "whiten_runtime.opened.encoder": "Encoder",
+    "whiten_runtime.opened.vector_whitener": "VectorWhitener",
+    "whiten_runtime.reporter": "ProgressBar Reporter",
+    "whiten_runtime.signing": "sign_bundle Signature verify_signature",
+    "whiten_serving.async_encoder": "AsyncEncoder",
+    "whiten_serving.batcher": "Batcher",
+    "whiten_serving.requests": "BatcherCounters BatcherStats DeadlineExceededError OverloadedError",
+    "whiten_whitening.codes.coder": "Coder",
+    "whiten_whitening.codes.io": "Codes",
+    "whiten_whitening.drift": "Drift DriftMonitor",
+    "whiten_whitening.estimator": "Whitening",
+    "whiten_whitening.maps": "WhiteningSpec",
 }
-"""Modules by the public names that they define, as `__init__.pyi` says to type checkers."""
+"""Public names by the module that defines them, as `__init__.pyi` says to type checkers."""
+
+_PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 _EXPORT = "whiten_export."
 

@@ -33,6 +33,8 @@ from whiten_runtime.errors import UnsafeModelError as UnsafeModelError
 from whiten_runtime.errors import UsageError as UsageError
 from whiten_runtime.errors import WhitenError as WhitenError
 from whiten_runtime.files.corpus import Corpus as Corpus
+from whiten_runtime.inference.options import EncodeArguments as EncodeArguments
+from whiten_runtime.inference.options import QueuedArguments as QueuedArguments
 from whiten_runtime.inference.vectors import Nearest as Nearest
 from whiten_runtime.opened.encoder import Encoder as Encoder
 from whiten_runtime.opened.vector_whitener import VectorWhitener as VectorWhitener

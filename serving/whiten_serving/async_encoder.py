@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import UsageError, needing
+from whiten_runtime.inference.options import QueuedArguments
 from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.requests import MAX_QUEUE_TOKENS, BatcherStats, DeadlineExceededError, moment_in
@@ -54,20 +54,14 @@ class AsyncEncoder:
         texts: str | Iterable[str],
         *,
         timeout: float | None = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        truncate: bool = True,
-        truncate_dim: int | None = None,
-        normalize_embeddings: bool = False,
-        precision: VectorPrecision = "float32",
+        **options: Unpack[QueuedArguments],
     ) -> NDArray[Any]:
         """Embed texts. Cancelling the task keeps texts that wait from being computed.
-
-        All arguments but `timeout` are those of `Encoder.encode`.
 
         Args:
             texts: one text, or several, as in `Encoder.encode`.
             timeout: seconds after which DeadlineExceededError is raised and waiting texts are dropped; None for no end.
+            options: the keyword arguments of `Encoder.encode`, but `batch_size`: batches are the lanes'.
 
         Returns:
             What `Encoder.encode` returns: float32 [n, k], or [k] for a single string; it is within 1e-6 of the norm.
@@ -84,15 +78,7 @@ class AsyncEncoder:
         self._queue.scheduler.check_room()
         try:
             async with asyncio.timeout(None if until == math.inf else until - time.monotonic()):
-                request = await self._queue.request_in_loop(
-                    texts,
-                    prompt_name=prompt_name,
-                    prompt=prompt,
-                    truncate=truncate,
-                    truncate_dim=truncate_dim,
-                    normalize_embeddings=normalize_embeddings,
-                    precision=precision,
-                )
+                request = await self._queue.request_in_loop(texts, **options)
                 request.deadline = until
                 return await self._queue.answer(request)
         except TimeoutError:

@@ -5,12 +5,12 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, Unpack
 
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import UsageError
+from whiten_runtime.inference.options import QueuedArguments
 from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.encoder_queue import EncoderQueue, ignore
 from whiten_serving.requests import MAX_QUEUE_TOKENS, BatcherStats, Request, moment_in
@@ -65,21 +65,15 @@ class Batcher:
         texts: str | Iterable[str],
         *,
         timeout: float | None = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        truncate: bool = True,
-        truncate_dim: int | None = None,
-        normalize_embeddings: bool = False,
-        precision: VectorPrecision = "float32",
+        **options: Unpack[QueuedArguments],
     ) -> "Future[NDArray[Any]]":
         """Tokenise texts in the caller's thread, queue them, and return a future of their vectors.
-
-        All arguments but `timeout` are those of `Encoder.encode`.
 
         Args:
             texts: one text, or several, as in `Encoder.encode`.
             timeout: seconds from now after which the texts are not computed any more; None for no end. A batch that
                 runs already is not interrupted. The future ends when a lane comes to the texts, not before.
+            options: the keyword arguments of `Encoder.encode`, but `batch_size`: batches are the lanes'.
 
         Returns:
             A future of what `Encoder.encode` returns: float32 [n, k], or [k] for a single string; it raises
@@ -95,15 +89,7 @@ class Batcher:
         until = moment_in("timeout", timeout)
         self._queue.scheduler.check_room()
         future: Future[NDArray[Any]] = Future()
-        request = self._queue.request(
-            texts,
-            prompt_name=prompt_name,
-            prompt=prompt,
-            truncate=truncate,
-            truncate_dim=truncate_dim,
-            normalize_embeddings=normalize_embeddings,
-            precision=precision,
-        )
+        request = self._queue.request(texts, **options)
         request.deadline = until
         self._queue.put(request, lambda done: _set_outcome(future, done))
         future.add_done_callback(lambda done: self._depart(done, request))

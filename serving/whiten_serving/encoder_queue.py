@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from whiten_runtime.errors import as_iterable, checked_texts
+from whiten_runtime.bundle.records import VectorPrecision
+from whiten_runtime.errors import as_iterable, checked_texts, whole_number
 from whiten_runtime.inference.engine import TokenRunner
 from whiten_runtime.inference.options import EncodeOptions, Prompts
 from whiten_runtime.opened.encoder import Encoder, embedder_of
@@ -74,6 +75,7 @@ class EncoderQueue:
         prompt_name: str | None = None,
         prompt: str | None = None,
         truncate: bool = True,
+        max_characters: int | None = None,
         **finishing: Any,
     ) -> Request:
         """Tokenise texts, by the options of `Batcher.submit`, and return a request to `put`."""
@@ -83,6 +85,8 @@ class EncoderQueue:
             options = self._checked(**finishing)
         text = self._prompts.resolve(prompt_name, prompt)
         options = replace(options, prompt=text, truncate=truncate, finite=False)  # the scheduler checks each batch
+        if max_characters is not None:
+            options = replace(options, max_characters=whole_number("max_characters", max_characters, 1))
         items = [texts] if isinstance(texts, str) else checked_texts(texts)
         finish = (lambda vectors: options.finish(vectors)[0]) if isinstance(texts, str) else options.finish
         return Request(self.runner, self._embedder.tokenize(items, options), finish, ignore)
@@ -141,8 +145,21 @@ class EncoderQueue:
         if self._owned:
             self.encoder.close()
 
-    def _checked(self, **finishing: Any) -> EncodeOptions:
-        return encode_options(self.encoder, prompt="", **finishing)
+    def _checked(
+        self,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        precision: VectorPrecision | None = "float32",
+        ranges: ArrayLike | None = None,
+    ) -> EncodeOptions:
+        return encode_options(
+            self.encoder,
+            prompt="",
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
+            precision=precision,
+            ranges=ranges,
+        )
 
 
 def ignore(request: Request) -> None:

@@ -14,11 +14,12 @@ from support.cli import python
 
 PUBLIC = """
 Agreement AlignmentRecord AsyncEncoder Batcher BatcherCounters BatcherStats BundleError CandidateRecord ChoiceRecord
-Coder Codes Corpus CorpusRecord DataError DeadlineExceededError Drift DriftMonitor Encoder Export FileRecord
-IntegrityError IsotropyRecord Manifest MissingPackageError Nearest NoVectorError OverloadedError ParityError
-ParityRecord ProgressBar ProviderError QuantizationRecord Recipe Reporter SettledRecord Signature SignatureError
-Source TextError TooLongError UnsafeModelError UsageError VectorWhitener WhitenError Whitening WhiteningRecord
-WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle sign_bundle verify_signature
+Coder Codes Corpus CorpusRecord DataError DeadlineExceededError Drift DriftMonitor EncodeArguments Encoder Export
+FileRecord IntegrityError IsotropyRecord Manifest MissingPackageError Nearest NoVectorError OverloadedError
+ParityError ParityRecord ProgressBar ProviderError QuantizationRecord QueuedArguments Recipe Reporter SettledRecord
+Signature SignatureError Source TextError TooLongError UnsafeModelError UsageError VectorWhitener WhitenError
+Whitening WhiteningRecord WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle sign_bundle
+verify_signature
 """
 
 HEAVY = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -80,6 +80,28 @@ def with_prompt(prompt: str, texts: Sequence[str]) -> Sequence[str]:
     if TEXT in prompt:
         return [prompt.replace(TEXT, text) for text in texts]
     return [prompt + text for text in texts]
+
+
+class QueuedArguments(TypedDict, total=False):
+    """Keyword arguments of `Batcher.submit` and `AsyncEncoder.encode`, described at `Encoder.encode`.
+
+    For functions that pass them on: `def embed(texts, **options: Unpack[QueuedArguments])`.
+    """
+
+    prompt_name: str | None
+    prompt: str | None
+    truncate: bool
+    max_characters: int | None
+    normalize_embeddings: bool
+    truncate_dim: int | None
+    precision: VectorPrecision | None
+    ranges: ArrayLike | None
+
+
+class EncodeArguments(QueuedArguments, total=False):
+    """Keyword arguments of `Encoder.encode` and `encode_iter`, described at `Encoder.encode`."""
+
+    batch_size: int | None
 
 
 ReadMoments = Callable[[], OutputMoments | None]

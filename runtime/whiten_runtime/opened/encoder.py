@@ -3,22 +3,21 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.parity import Probes
-from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import TextError, UsageError, as_iterable, checked_texts, whole_number
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import Embedder, progress_bar
 from whiten_runtime.inference.loading import load_bundle
-from whiten_runtime.inference.options import DOCUMENT, QUERY, EncodeOptions, Prompts
+from whiten_runtime.inference.options import DOCUMENT, QUERY, EncodeArguments, EncodeOptions, Prompts
 from whiten_runtime.inference.tokenizer import Token
 from whiten_runtime.inference.vectors import as_tensors
-from whiten_runtime.opened.opening import OpenedBundle, Opening
+from whiten_runtime.opened.opening import OpenedBundle, Opening, encode_options
 from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, device_of, provider_name, providers_for
 from whiten_runtime.ort.session import Placement, SessionOptions
 
@@ -106,19 +105,11 @@ class Encoder(OpenedBundle):
         self,
         texts: Texts,
         *,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int | None = None,
         show_progress_bar: bool | None = False,
-        precision: VectorPrecision | None = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         device: object = None,
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        truncate: bool = True,
-        max_characters: int | None = None,
-        ranges: ArrayLike | None = None,
+        **options: Unpack[EncodeArguments],
     ) -> Any:
         """Embed texts.
 
@@ -128,27 +119,32 @@ class Encoder(OpenedBundle):
         Args:
             texts: one text, or several: a list, an iterable, or a column of pandas, polars, pyarrow, datasets or numpy.
                 An empty text is valid.
-            prompt_name: name of one of the bundle's prompts; None for its default one.
-            prompt: the prompt itself, in place of a name; an empty string for none. It is put before each text, or
-                around it if it contains "{text}", and is truncated with it.
-            batch_size: maximum number of texts per batch; None for no limit but that of padded tokens.
             show_progress_bar: draw a bar on stderr; None for no bar.
-            precision: "int8" and "uint8" divide the range of each coordinate into 255 steps, and clip what is outside;
-                "binary" (int8) and "ubinary" (uint8) keep whether a coordinate is positive, eight in a byte, with zeros
-                after the last one; None is "float32". Given the same ranges, results are those of `quantize_embeddings`
-                of sentence-transformers 6; but its `encode` takes ranges from the texts of the call.
             convert_to_numpy: return an array; False without `convert_to_tensor` returns torch's tensors, one a text.
             convert_to_tensor: return one tensor of torch, on the CPU.
             device: None, or the encoder's own device, which was chosen when it was opened.
-            normalize_embeddings: divide each vector by its L2 norm (after `truncate_dim`).
-            truncate_dim: keep only the first coordinates; the result is exactly the whitening to that many dimensions.
-                Only for methods whose columns are nested (pca, pca-cor), and for the Matryoshka dimensions of a model
-                without whitening.
-            truncate: truncate texts longer than `max_seq_length` tokens (counted in `truncated`) instead of raising.
-            max_characters: characters of a text beyond which it is cut before it is tokenised, and counted in
-                `truncated`, or raises; None for the encoder's. Only texts that have fewer than `max_seq_length` tokens
-                in so many characters, such as those of blanks, get another vector by it.
-            ranges: lower and upper ends of the coordinates for int8 and uint8, [2, k]; None for those of `ranges()`.
+
+        Keyword Args:
+            prompt_name (str | None): name of one of the bundle's prompts; None for its default one.
+            prompt (str | None): the prompt itself, in place of a name; an empty string for none. It is put before each
+                text, or around it if it contains "{text}", and is truncated with it.
+            batch_size (int | None): maximum number of texts per batch; None for no limit but that of padded tokens.
+            truncate (bool): truncate texts longer than `max_seq_length` tokens (counted in `truncated`) instead of
+                raising.
+            max_characters (int | None): characters of a text beyond which it is cut before it is tokenised, and counted
+                in `truncated`, or raises; None for the encoder's. Only texts that have fewer than `max_seq_length`
+                tokens in so many characters, such as those of blanks, get another vector by it.
+            normalize_embeddings (bool): divide each vector by its L2 norm (after `truncate_dim`).
+            truncate_dim (int | None): keep only the first coordinates; the result is exactly the whitening to that many
+                dimensions. Only for methods whose columns are nested (pca, pca-cor), and for the Matryoshka dimensions
+                of a model without whitening.
+            precision (VectorPrecision | None): "int8" and "uint8" divide the range of each coordinate into 255 steps,
+                and clip what is outside; "binary" (int8) and "ubinary" (uint8) keep whether a coordinate is positive,
+                eight in a byte, with zeros after the last one; None is "float32". Given the same ranges, results are
+                those of `quantize_embeddings` of sentence-transformers 6; but its `encode` takes ranges from the texts
+                of the call.
+            ranges (ArrayLike | None): lower and upper ends of the coordinates for int8 and uint8, [2, k]; None for
+                those of `ranges()`.
 
         Returns:
             float32 [n, k], or [k] for a single string; int8 or uint8 with another `precision`, of k / 8 columns,
@@ -166,20 +162,7 @@ class Encoder(OpenedBundle):
         """
         if device is not None:
             check_device(device, self.device)
-        options = EncodeOptions.of(
-            self._bundle.manifest,
-            lambda: self._moments,
-            prompt_name=prompt_name,
-            prompt=prompt,
-            batch_size=batch_size,
-            normalize_embeddings=normalize_embeddings,
-            truncate_dim=truncate_dim,
-            truncate=truncate,
-            max_characters=max_characters,
-            precision=precision,
-            ranges=ranges,
-        )
-        vectors: Any = self._vectors(texts, options, bool(show_progress_bar))
+        vectors: Any = self._vectors(texts, encode_options(self, **options), bool(show_progress_bar))
         if convert_to_tensor or not convert_to_numpy:
             vectors = as_tensors(vectors, bool(convert_to_tensor))
         return vectors[0] if isinstance(texts, str) else vectors
@@ -252,7 +235,7 @@ class Encoder(OpenedBundle):
         """Embed texts, and return their vectors after and before whitening, from one run of the graph.
 
         Args:
-            texts: one text, or several. This and the other arguments are those of `encode`.
+            texts: one text, or several. All arguments are those of `encode`.
             prompt_name: name of a prompt.
             prompt: the prompt itself.
             batch_size: maximum number of texts per batch.
@@ -269,47 +252,30 @@ class Encoder(OpenedBundle):
         """
         if self.manifest.outputs != "both":
             raise UsageError("this bundle gives one vector a text; export it with --outputs both")
-        options = EncodeOptions.of(
-            self.manifest,
+        settings = encode_options(
+            self,
             prompt_name=prompt_name,
             prompt=prompt,
             batch_size=batch_size,
             truncate=truncate,
             max_characters=max_characters,
         )
-        both = self._vectors(texts, replace(options, outputs=(OUTPUT, UNWHITENED_OUTPUT), width=None))
+        both = self._vectors(texts, replace(settings, outputs=(OUTPUT, UNWHITENED_OUTPUT), width=None))
         white, raw = np.split(both, [self.dimension], axis=1)
         return (white[0], raw[0]) if isinstance(texts, str) else (white, raw)
 
     def encode_iter(
         self,
         texts: Iterable[str],
-        *,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int | None = None,
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        truncate: bool = True,
-        max_characters: int | None = None,
-        precision: VectorPrecision = "float32",
-        ranges: ArrayLike | None = None,
+        **options: Unpack[EncodeArguments],
     ) -> Iterator[NDArray[Any]]:
         """Embed a stream of texts of any length in bounded memory.
 
         Reads some thousands of texts ahead, to sort them by length and to tokenise the next ones meanwhile.
 
         Args:
-            texts: an iterable of texts, read once. The other arguments are those of `encode`.
-            prompt_name: name of a prompt.
-            prompt: the prompt itself.
-            batch_size: maximum number of texts per batch.
-            normalize_embeddings: divide each vector by its L2 norm.
-            truncate_dim: keep only the first coordinates.
-            truncate: truncate long texts instead of raising.
-            max_characters: characters beyond which a text is cut before it is tokenised.
-            precision: precision of the numbers.
-            ranges: ranges of int8 and uint8.
+            texts: an iterable of texts, read once.
+            options: the keyword arguments of `encode`.
 
         Yields:
             float32 [k] for each text, in order; with another `precision`, as in `encode`.
@@ -319,20 +285,8 @@ class Encoder(OpenedBundle):
         """
         if isinstance(texts, str):
             raise TextError("texts is a single str; wanted an iterable of str, such as a list of it")
-        options = EncodeOptions.of(
-            self.manifest,
-            lambda: self._moments,
-            prompt_name=prompt_name,
-            prompt=prompt,
-            batch_size=batch_size,
-            normalize_embeddings=normalize_embeddings,
-            truncate_dim=truncate_dim,
-            truncate=truncate,
-            max_characters=max_characters,
-            precision=precision,
-            ranges=ranges,
-        )
-        return (row for _, rows in self._embedder.windows(as_iterable(texts), options) for row in rows)
+        settings = encode_options(self, **options)
+        return (row for _, rows in self._embedder.windows(as_iterable(texts), settings) for row in rows)
 
     def _vectors(self, texts: Texts, options: EncodeOptions, show_progress_bar: bool = False) -> NDArray[Any]:
         items = [texts] if isinstance(texts, str) else checked_texts(texts)

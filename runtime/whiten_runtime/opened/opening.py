@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,7 +25,7 @@ from whiten_runtime.bundle.ranges import OutputMoments, read_moments
 from whiten_runtime.bundle.records import Similarity
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import UsageError
-from whiten_runtime.inference.options import EncodeOptions, stored_ranges
+from whiten_runtime.inference.options import EncodeArguments, EncodeOptions, stored_ranges
 from whiten_runtime.inference.vectors import comparable, row_similarities, similarity_matrix
 from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.providers import provider_name
@@ -206,7 +206,7 @@ def bundle_of(opened: OpenedBundle) -> Bundle:
     return opened._bundle
 
 
-def encode_options(opened: OpenedBundle, **arguments: Any) -> EncodeOptions:
+def encode_options(opened: OpenedBundle, **arguments: Unpack[EncodeArguments]) -> EncodeOptions:
     """Check the options of a call, which are named as in `Encoder.encode`, against an open bundle."""
     return EncodeOptions.of(opened.manifest, lambda: opened._moments, **arguments)
 
