@@ -130,7 +130,7 @@ def fold(manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None, tools
             kind = manifest.source.model_type
             tools.report.warn(f"no attention of this {kind} network could be fused: CUDA runs it as it is")
     affine = None if fitted is None else (fitted.mean, fitted.weight)
-    set_head(graph, affine, manifest.normalize, manifest.outputs == "both", manifest.vectors)
+    set_head(graph, affine, manifest.normalize, manifest.outputs == "both")
     return manifest
 
 

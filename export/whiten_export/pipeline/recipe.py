@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from whiten_runtime.bundle.records import Outputs, Pooling, Precision, Similarity, Target, VectorType, pooling_modes
+from whiten_runtime.bundle.records import Outputs, Pooling, Precision, Target, pooling_modes
 from whiten_runtime.errors import UsageError, one_of, path_of, whole_number
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_whitening.maps import Method, Shrinkage, WhiteningSpec
@@ -53,8 +53,6 @@ class Recipe:
         normalize: divide by the L2 norm inside the graph; None to do so where an embedding model that is exported as
             published does.
         outputs: "whitened"; "both", which outputs the vector before whitening too.
-        round_to: type in which the finished vectors can be stored without loss: "float32"; "int8", whole numbers
-            from -127 to 127 with one scale for each vector, which keep cosines. The graph gives float32 for both.
 
     Raises:
         UsageError: a choice cannot be used as given, or two exclude each other.
@@ -86,7 +84,6 @@ class Recipe:
     target: Target = "cpu"
     normalize: bool | None = None
     outputs: Outputs = "whitened"
-    round_to: VectorType = "float32"
 
     def __post_init__(self) -> None:
         path_of("model", self.model)
@@ -188,24 +185,8 @@ def _check_graph(recipe: Recipe) -> None:
     one_of("precision", recipe.precision, get_args(Precision))
     one_of("outputs", recipe.outputs, get_args(Outputs))
     one_of("target", recipe.target, get_args(Target))
-    check_rounded(recipe.round_to, bool(recipe.normalize))
     if (recipe.target, recipe.precision) == ("cuda", "int8"):
         raise UsageError("precision int8 is for CPUs, target is cuda; name fp16 or fp32, or leave the target out")
-
-
-def check_rounded(round_to: VectorType, normalize: bool) -> None:
-    """Check the type of the finished vectors."""
-    one_of("round-to", round_to, get_args(VectorType))
-    if round_to == "int8" and normalize:
-        raise UsageError("vectors of int8 have a scale of their own in place of the L2 norm; leave normalize out")
-
-
-def check_similarity(round_to: VectorType, similarity: Similarity, model: str | Path) -> None:
-    """Check that vectors of a type can be compared as those of a model are."""
-    if round_to == "int8" and similarity != "cosine":
-        raise UsageError(
-            f"vectors of int8 keep cosines alone, but '{model}' is compared by {similarity}; leave round-to out"
-        )
 
 
 def _whole_numbers(name: str, given: object, example: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -244,8 +225,6 @@ def bundle_name(
         parts.append(recipe.precision)
     if recipe.target != "cpu":
         parts.append(recipe.target)
-    if recipe.round_to != "float32":
-        parts.append(f"{recipe.round_to}vectors")
     return "-".join(parts)
 
 

@@ -23,7 +23,7 @@ from whiten_export.graph.head import set_head
 from whiten_export.pipeline.align import align_refit
 from whiten_export.pipeline.choose_whitening import by_rules, finish_map
 from whiten_export.pipeline.prove import parity_record, seal, versions
-from whiten_export.pipeline.recipe import Recipe, check_similarity
+from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.gate import Expected, check_bundle
 from whiten_export.sources.load.bundle import StoredBundle, check_takes_texts
 from whiten_export.writing.client_files import (
@@ -43,8 +43,8 @@ from whiten_runtime.bundle.bundle import (
 )
 from whiten_runtime.bundle.graph import unwhitened_output
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
-from whiten_runtime.bundle.parity import gate_of
-from whiten_runtime.bundle.records import ChoiceRecord, ParityRecord, VectorType
+from whiten_runtime.bundle.parity import GATES
+from whiten_runtime.bundle.records import ChoiceRecord, ParityRecord
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.hub.locating import locate_bundle
@@ -169,7 +169,6 @@ def write_refit(
     reporter: Reporter | None = None,
     align_to: str | Path | None = None,
     choice: ChoiceRecord | None = None,
-    round_to: VectorType | None = None,
 ) -> Export:
     """Write a bundle with another whitening, and verify it against the stored vectors of the reference.
 
@@ -179,8 +178,7 @@ def write_refit(
     source = StoredBundle(path)
     _check_computes_as_recorded(options)
     expected, old = source.expected(), source.draft
-    width, kind = old.unwhitened_width, round_to or old.vectors
-    check_similarity(kind, old.similarity_fn_name, path)
+    width = old.unwhitened_width
     if len(statistics.moments.mean) != width:
         raise UsageError(f"the statistics are of {len(statistics.moments.mean)} dimensions, but {path} has {width}")
     check_sample_count(statistics.moments.n, width, spec)
@@ -190,8 +188,6 @@ def write_refit(
         name=out.absolute().name,
         choice=choice,
         published=None,
-        normalize=old.normalize and kind == "float32",
-        vectors=kind,
         versions=old.versions | made,
     )
     aligned_to, spec = (None, spec) if align_to is None else align_refit(align_to, old, spec)
@@ -204,7 +200,7 @@ def write_refit(
     with staged(out, replace) as stage:
         source.copy(stage, _REPLACED)
         graph = source.graph()
-        set_head(graph, (fitted.mean, fitted.weight), manifest.normalize, manifest.outputs == "both", kind)
+        set_head(graph, (fitted.mean, fitted.weight), manifest.normalize, manifest.outputs == "both")
         save_graph(graph, stage / MODEL_FILE)
         del graph
         write_whitening(stage, fitted)
@@ -221,7 +217,7 @@ def write_refit(
 
 def _check(stage: Path, options: SessionOptions, manifest: Manifest, expected: Expected) -> ParityRecord:
     agreement = check_bundle(stage, expected, options).agreement
-    gate = gate_of(manifest.precision, manifest.vectors)
+    gate = GATES[manifest.precision]
     if not gate.passes(agreement):
         raise ParityError(
             f"whitened anew, the bundle misses its gate: {agreement}; wanted {gate}: texts differ too little in some "

@@ -21,13 +21,12 @@ OUTPUT = "sentence_embedding"
 """The finished vectors (the output of the head), float32 [batch_size, k]."""
 
 UNWHITENED_OUTPUT = "unwhitened_embedding"
-"""The vectors before whitening, normalisation and rounding, float32 [batch_size, d]."""
+"""The vectors before whitening and normalisation, float32 [batch_size, d]."""
 
 
 def unwhitened_output(manifest: Manifest) -> str:
-    """Return the name of the value that holds the vectors before whitening, normalisation and rounding."""
-    changed = manifest.whitening is not None or manifest.normalize or manifest.vectors != "float32"
-    return UNWHITENED_OUTPUT if changed else OUTPUT
+    """Return the name of the value that holds the vectors before whitening and normalisation."""
+    return UNWHITENED_OUTPUT if manifest.whitening is not None or manifest.normalize else OUTPUT
 
 
 _CONTRIB = "com.microsoft"

@@ -22,7 +22,6 @@ from whiten_runtime.bundle.records import (
     Similarity,
     Source,
     Target,
-    VectorType,
     WhiteningRecord,
     is_space,
     pooling_modes,
@@ -79,9 +78,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Whether the graph divides each vector by its L2 norm."""
     outputs: Outputs = "whitened"
     """Outputs of the graph; with "both", it returns the vector before whitening too."""
-    vectors: VectorType = "float32"
-    """Type in which the finished vectors can be stored without loss; the graph gives float32 for both. With "int8" they
-    are whole numbers from -127 to 127, with one scale for each vector (`bundle.ranges`)."""
     dimension: int
     max_seq_length: int
     """Maximum number of tokens, special tokens included; longer texts are truncated. 0 for vectors."""
@@ -154,6 +150,7 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
             )
         fields = json.loads(content.decode("utf-8"), object_pairs_hook=_object)
         _check_hash(path, content, fields.pop(HASH_FIELD, None))
+        _drop_former_fields(path, fields)
         manifest = msgspec.convert(fields, Manifest)
     except msgspec.ValidationError as error:
         if unknown := _UNKNOWN.fullmatch(str(error)):
@@ -191,6 +188,18 @@ def _check_hash(path: Path, content: bytes, stated: object) -> None:
             f"{path}: {HASH_FIELD} is {str(stated)[:64]!r}, but the file's own is {computed or 'none'}; it was "
             f"altered: copy the bundle again, or, if you edited it on purpose, delete the line of {HASH_FIELD}"
         )
+
+
+def _drop_former_fields(path: Path, fields: dict[str, Any]) -> None:
+    """Drop fields that versions before 0.5 wrote, where they say what is so of every bundle; refuse them otherwise."""
+    if (vectors := fields.pop("vectors", "float32")) != "float32":
+        raise BundleError(
+            f"{path}: vectors is {vectors!r}: its graph rounds the vectors, which only versions before 0.5 read; "
+            "export the model again"
+        )
+    for record in (fields.get("parity"), fields.get("published")):
+        if isinstance(record, dict) and record.get("stepped") is None:
+            record.pop("stepped", None)
 
 
 def _check(manifest: Manifest, path: Path) -> None:

@@ -81,8 +81,7 @@ def describe(manifest: Manifest) -> str:
     if manifest.choice is not None:
         rows.append(("chosen", manifest.choice.why))
     raw = f", and {manifest.unwhitened_width} before whitening" if manifest.outputs == "both" else ""
-    kind = ", whole numbers from -127 to 127 (int8)" if manifest.vectors == "int8" else ""
-    kind = ", L2-normalised" if manifest.normalize else kind
+    kind = ", L2-normalised" if manifest.normalize else ""
     rows.append(("vectors", f"{manifest.dimension} dimensions{kind}{raw}"))
     rows.append(("space", space_of(manifest)))
     if manifest.input == "text":

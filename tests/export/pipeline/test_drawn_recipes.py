@@ -38,7 +38,6 @@ CHOICES = some(
     precision=st.sampled_from(["fp32", "fp16"]),
     normalize=st.booleans(),
     outputs=st.sampled_from(["whitened", "both"]),
-    round_to=st.sampled_from(["float32", "int8"]),
     matryoshka=st.sampled_from([(8,), (8, 16), (100,)]),
 )
 
@@ -80,4 +79,3 @@ def test_recipe_is_refused_before_weights_are_loaded_or_exported(
         for name in ("pooling", "precision", "outputs", "max_length"):
             if name in choices:
                 assert getattr(manifest, {"max_length": "max_seq_length"}.get(name, name)) == choices[name]
-        assert manifest.vectors == choices.get("round_to", "float32")

@@ -76,9 +76,7 @@ def test_invalid_layers_are_refused(text: str, message: str) -> None:
         ({"device": "tpu"}, "wanted cpu, cuda or cuda:N"),
         ({"device": "cpu:1"}, "wanted cpu, cuda or cuda:N"),
         ({"corpus": ()}, "wanted a tuple of files"),
-        ({"normalize": True, "round_to": "int8"}, "leave normalize out"),
         ({"precision": "int8", "target": "cuda"}, "precision int8 is for CPUs, target is cuda"),
-        ({"round_to": "int4"}, "round-to is 'int4'; wanted float32 or int8"),
     ],
 )
 def test_invalid_choices_are_refused(choices: dict[str, object], message: str) -> None:
@@ -92,7 +90,7 @@ def test_invalid_choices_are_refused(choices: dict[str, object], message: str) -
         (Recipe("m"), "m-l1-l6"),
         (Recipe("m", pooling="cls", whitening=None, normalize=True), "m-l1-l6-cls-raw-norm"),
         (Recipe("m", dim=128), "m-l1-l6-128d"),
-        (Recipe("m", whitening="pca", precision="int8", round_to="int8"), "m-l1-l6-pca-int8-int8vectors"),
+        (Recipe("m", whitening="pca", precision="int8"), "m-l1-l6-pca-int8"),
     ],
 )
 def test_bundle_names(recipe: Recipe, name: str) -> None:
@@ -115,7 +113,6 @@ X = Path("x.npy")
         *((partial(export_bundle, value), "^recipe is .*; wanted a Recipe") for value in ("m", None, X)),
         *((partial(export_vectors, value), "^file is .*; wanted a path") for value in (None, 3, "", Recipe("m"))),
         (lambda: export_vectors(X, spec="pca"), "^spec is str 'pca'; wanted a WhiteningSpec"),
-        (lambda: export_vectors(X, normalize=True, round_to="int8"), "leave normalize out"),
         (lambda: export_vectors(X, 3), "^out is int 3; wanted a path"),
     ],
 )
