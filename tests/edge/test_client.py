@@ -104,7 +104,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "manifest cut": (lambda b: write(b, "whiten.json", b'{"format_version": 1,'), "BundleError", "not JSON"),
     "format 2": (lambda b: edited(b, format_version=2), "BundleError", "bundle format 2"),
     "of vectors": (lambda b: edited(b, input="vectors"), "BundleError", "takes vectors, not texts"),
-    "rounded": (lambda b: edited(b, vectors="int8"), "BundleError", "vectors is 'int8': its graph rounds"),
+    "rounded": (lambda b: edited(b, vectors="int8"), "BundleError", "vectors is 'int8', which only"),
     "other ids": (with_other_ids, "ParityError", "perhaps by other token ids; use whiten in Python"),
     "other length": (lambda b: edited(b, max_seq_length=3), "ParityError", "get other vectors here than in Python"),
 }

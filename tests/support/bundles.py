@@ -105,6 +105,7 @@ def stored_fields(bundle: Path) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads((bundle / "whiten.json").read_text("utf-8"))
     del fields["manifest_sha256"]
     assert fields.pop("vectors") == "float32"
+    assert fields.pop("outputs") in ("whitened", "both")
     for record in filter(None, (fields["parity"], fields.get("published"))):
         assert record.pop("stepped") is None
     return fields

@@ -30,7 +30,7 @@ export class Bundle {
     const stated = HASH.exec(text)?.[2];
     if (stated && stated !== (await sha256(new TextEncoder().encode(text.replace(HASH, `$1${'0'.repeat(64)}"`))))) throw new BundleError(`${where}: its SHA-256 is not manifest_sha256; ${ALTERED}`);
     if ((fields.input ?? 'text') !== 'text') throw new BundleError(`${where}: this bundle takes vectors, not texts; use whiten in Python for it`);
-    if ((fields.vectors ?? 'float32') !== 'float32') throw new BundleError(`${where}: vectors is ${shown(fields.vectors)}: its graph rounds the vectors, which only versions of whiten before 0.5 read; export the model again`);
+    if ((fields.vectors ?? 'float32') !== 'float32') throw new BundleError(`${where}: vectors is ${shown(fields.vectors)}, which only versions of whiten before 0.5 read; export the model again`);
     return new Bundle(source, Object.freeze({ ...DEFAULTS, ...fields }));
   }
 

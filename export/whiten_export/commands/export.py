@@ -10,7 +10,7 @@ from whiten_export.commands import shared
 from whiten_export.graph.poolings import POOLINGS
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources.layers import parse_numbers
-from whiten_runtime.bundle.records import Outputs, Precision, Target
+from whiten_runtime.bundle.records import Precision, Target
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import ConsoleReporter, json_option, one_line_errors, quiet_option
 from whiten_runtime.commands.help import command, heading, option
@@ -131,14 +131,6 @@ _FOR_VECTORS = {
     default=None,
     help="Divide each vector by its L2 norm inside the graph. [default: as the authors do, if the model is exported as "
     "published; else no]",
-)
-@option(
-    "--outputs",
-    type=click.Choice(get_args(Outputs)),
-    default="whitened",
-    show_default=True,
-    metavar="|".join(get_args(Outputs)),
-    help="Vectors that the graph gives. both adds the vector before whitening.",
 )
 @option(
     "--target",

@@ -166,11 +166,11 @@ def vectors_graph(width: int) -> ir.Model:
     return ir.Model(graph, ir_version=10, producer_name="whiten")
 
 
-def set_head(model: ir.Model, affine: Affine | None, normalize: bool, both: bool = False) -> None:
+def set_head(model: ir.Model, affine: Affine | None, normalize: bool) -> None:
     """Append the head to the vector before whitening; an earlier head is replaced.
 
     The graph then has `sentence_embedding` [batch_size, k]. Unless it takes vectors, it also has `last_hidden_state`
-    [batch_size, 1, k], the same vector, for programs that pool tokens themselves; with `both`, it also has
+    [batch_size, 1, k], the same vector, for programs that pool tokens themselves; and with a whitening,
     `unwhitened_embedding` [batch_size, d].
     """
     unwhitened = unwhitened_value(model)
@@ -195,7 +195,7 @@ def set_head(model: ir.Model, affine: Affine | None, normalize: bool, both: bool
     describe(finished, OUTPUT, "batch_size", dimension)
     tokens = builder.op("Unsqueeze", finished, builder.integers(1))
     describe(tokens, TOKENS_OUTPUT, "batch_size", 1, dimension)
-    builder.close(finished, tokens, *([unwhitened] if both else []))
+    builder.close(finished, tokens, *([unwhitened] if affine is not None else []))
 
 
 def unwhitened_value(model: ir.Model) -> ir.Value:

@@ -116,7 +116,7 @@ def apply(recipe: Recipe, source: TokenModel, report: Reporter) -> tuple[Manifes
     if tuned and recipe.whitening == "auto" and (recipe.dim, recipe.dev, aligned_to) == (None, None, None):
         if unused := [name for name in _FOR_FITTING if getattr(recipe, name) not in (None, "none", 0)]:
             raise UsageError(f"{unused[0].replace('_', '-')} was given, but nothing is fitted: {TUNED.why}")
-        recipe = dataclasses.replace(recipe, whitening=None, outputs="whitened")
+        recipe = dataclasses.replace(recipe, whitening=None)
         manifest = msgspec.structs.replace(manifest, choice=ChoiceRecord(why=TUNED.why))
     if left := _left_out(recipe, source, manifest):
         report.stage(f"left out, as made for the model's own layer and pooling: {', '.join(left)}")
@@ -148,7 +148,6 @@ def _composed(recipe: Recipe, source: TokenModel) -> Manifest:
         modules=draft.modules if same else (),
         matryoshka_dimensions=recipe.matryoshka or (draft.matryoshka_dimensions if same else ()),
         normalize=normalize,
-        outputs=recipe.outputs,
         precision=recipe.precision,
         target=recipe.target,
     )

@@ -13,7 +13,6 @@ from whiten_runtime.bundle.records import (
     ChoiceRecord,
     FileRecord,
     Input,
-    Outputs,
     ParityRecord,
     Pooling,
     Precision,
@@ -32,6 +31,10 @@ FORMAT_VERSION = 1
 MANIFEST_FILE = "whiten.json"
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$\.?(.*)`)?", re.DOTALL)
 """Message of msgspec for a field that a record does not have."""
+
+_FORMER = {"outputs": ("whitened", "both"), "vectors": ("float32",)}
+"""Fields that versions before 0.5 wrote, with the values that need no reader: outputs, which the graph itself shows,
+and vectors that are not rounded."""
 
 NESTED_METHODS = frozenset({"pca", "pca-cor"})
 """Methods whose first m columns are the whitening to m dimensions."""
@@ -76,8 +79,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Choice of the whitening, if it was "auto"; otherwise None."""
     normalize: bool
     """Whether the graph divides each vector by its L2 norm."""
-    outputs: Outputs = "whitened"
-    """Outputs of the graph; with "both", it returns the vector before whitening too."""
     dimension: int
     max_seq_length: int
     """Maximum number of tokens, special tokens included; longer texts are truncated. 0 for vectors."""
@@ -191,12 +192,12 @@ def _check_hash(path: Path, content: bytes, stated: object) -> None:
 
 
 def _drop_former_fields(path: Path, fields: dict[str, Any]) -> None:
-    """Drop fields that versions before 0.5 wrote, where they say what is so of every bundle; refuse them otherwise."""
-    if (vectors := fields.pop("vectors", "float32")) != "float32":
-        raise BundleError(
-            f"{path}: vectors is {vectors!r}: its graph rounds the vectors, which only versions before 0.5 read; "
-            "export the model again"
-        )
+    """Drop the fields that only versions before 0.5 wrote; refuse values that mean more than nothing."""
+    for name, readable in _FORMER.items():
+        if (value := fields.pop(name, readable[0])) not in readable:
+            raise BundleError(
+                f"{path}: {name} is {value!r}, which only versions before 0.5 read; export the model again"
+            )
     for record in (fields.get("parity"), fields.get("published")):
         if isinstance(record, dict) and record.get("stepped") is None:
             record.pop("stepped", None)

@@ -15,7 +15,6 @@ Pooling = str
 Precision = Literal["fp32", "fp16", "int8"]
 Target = Literal["cpu", "cuda"]
 WhiteningMethod = Literal["pca", "zca", "cholesky", "zca-cor", "pca-cor", "none"]
-Outputs = Literal["whitened", "both"]
 Side = Literal["right", "left"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 VectorPrecision = Literal["float32", "int8", "uint8", "binary", "ubinary"]

@@ -80,9 +80,8 @@ def describe(manifest: Manifest) -> str:
             rows.append(("isotropy", ", ".join(said)))
     if manifest.choice is not None:
         rows.append(("chosen", manifest.choice.why))
-    raw = f", and {manifest.unwhitened_width} before whitening" if manifest.outputs == "both" else ""
     kind = ", L2-normalised" if manifest.normalize else ""
-    rows.append(("vectors", f"{manifest.dimension} dimensions{kind}{raw}"))
+    rows.append(("vectors", f"{manifest.dimension} dimensions{kind}"))
     rows.append(("space", space_of(manifest)))
     if manifest.input == "text":
         side = ", truncated from the left" if manifest.truncation_side == "left" else ""

@@ -1,6 +1,7 @@
 """Implement `whiten drift`: compare new texts with the corpus that a bundle's whitening was fitted on."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -120,9 +121,10 @@ def _feed(monitor: DriftMonitor, bundle: Path, options: SessionOptions, source: 
     """Embed the texts that are not blank, and pass their vectors to the monitor."""
     raw = monitor.manifest.normalize
     texts = (text for text in read_texts(source, column) if text.strip())
-    _, embedder = load_bundle(bundle, options, output=UNWHITENED_OUTPUT if raw else OUTPUT)
+    _, embedder = load_bundle(bundle, options)
+    given = replace(embedder.options, outputs=(UNWHITENED_OUTPUT if raw else OUTPUT,))
     with embedder:
-        for _, vectors in embedder.windows(texts):
+        for _, vectors in embedder.windows(texts, given):
             monitor.update(vectors, unwhitened=raw)
 
 
