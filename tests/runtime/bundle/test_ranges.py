@@ -1,4 +1,4 @@
-"""Test ranges of coordinates against vectors drawn from a bundle's moments, and vectors of whole numbers up to 127."""
+"""Test ranges of coordinates against vectors drawn from a bundle's moments."""
 
 from pathlib import Path
 
