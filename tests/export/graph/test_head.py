@@ -119,14 +119,17 @@ def test_graph_and_reference_equal_the_definition(
     if "pooler" not in pooling:
         pooled = pool([table[ids] for table in tables], mask, pooling)
         np.testing.assert_allclose(composition(pooled), want, atol=1e-12)
-    want = Head.of(affine, normalize)(want)
+    raw, want = want, Head.of(affine, normalize)(want)
     hidden = dataclasses.replace(lookup(tables), pooler=POOLER)
     graph = pool_graph(hidden, composition, WIDTH)
     set_head(graph, None, not normalize)  # the next call replaces this head
     set_head(graph, affine, normalize)
-    got, tokens = run_graph(graph, ids, mask)
+    got, tokens, *unwhitened = run_graph(graph, ids, mask)
     np.testing.assert_allclose(got, want, atol=1e-5)
     np.testing.assert_array_equal(tokens, got[:, None])
+    assert len(unwhitened) == whiten
+    if whiten:
+        np.testing.assert_allclose(unwhitened[0], raw, atol=1e-5)
 
 
 def test_a_network_sees_the_tokens_of_a_prompt_that_is_left_out_of_the_pooling() -> None:

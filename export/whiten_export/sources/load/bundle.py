@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from weakref import finalize
 
 import msgspec
 import onnx_ir as ir
@@ -26,6 +25,7 @@ from whiten_runtime.bundle.records import FileRecord
 from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.engine import TokenRunner
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.inference.options import Prompts
 from whiten_runtime.ort.session import SessionOptions
@@ -68,22 +68,19 @@ def load_unwhitened(path: Path, options: SessionOptions | None = None) -> Embedd
     """Open a bundle for its vectors before whitening and normalisation.
 
     The graph lacks them as an output where it normalises without a whitening, and where a version before 0.5 wrote it.
-    A temporary copy of the bundle then has the output; it is deleted with the embedder.
+    A temporary copy of the bundle, whose graph has the output, is opened then, and deleted at once.
     """
     bundle, embedder = load_bundle(path, options)
     manifest = bundle.manifest
     if manifest.whitening is None and not manifest.normalize:
         return embedder
-    folder = None
     if not embedder.engine.gives(UNWHITENED_OUTPUT):
         embedder.close()
-        folder = TemporaryDirectory(prefix="whiten-", ignore_cleanup_errors=True)
-        _write_with_output(path, Path(folder.name))
-        _, embedder = load_bundle(Path(folder.name), options)
-    raw = Embedder(embedder.tokenizer, embedder.engine, UNWHITENED_OUTPUT, Prompts.of(manifest))
-    if folder is not None:
-        finalize(raw, folder.cleanup)
-    return raw
+        with TemporaryDirectory(prefix="whiten-", ignore_cleanup_errors=True) as folder:
+            _write_with_output(path, Path(folder))
+            _, embedder = load_bundle(Path(folder), options)
+            TokenRunner(embedder.engine)  # creates the session of batches side by side while there are files
+    return Embedder(embedder.tokenizer, embedder.engine, UNWHITENED_OUTPUT, Prompts.of(manifest))
 
 
 def _write_with_output(path: Path, copy: Path) -> None:
