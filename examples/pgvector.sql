@@ -4,8 +4,7 @@
 --   whiten embed BUNDLE "a query" --out query.jsonl
 --   psql DATABASE -v dim=384 -f examples/pgvector.sql
 --
--- BUNDLE is of `whiten-export ... --round-to int8`. pgvector has no type of one byte. Whole numbers up to 127 are exact in
--- its halfvec, of two bytes a number; vector has four. A bundle of float32 vectors works too, but halfvec then rounds.
+-- vector has four bytes a number, halfvec two: it rounds to 11 significant bits. pgvector has no type of one byte.
 
 \set ON_ERROR_STOP on
 \timing off

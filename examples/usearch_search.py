@@ -18,7 +18,7 @@ from whiten import Corpus, Encoder
 
 
 def as_int8(vectors: np.ndarray) -> np.ndarray:
-    """Round to whole numbers, one scale a vector; those of a bundle of `--round-to int8` stay as they are."""
+    """Round to whole numbers, one scale a vector."""
     largest = np.abs(vectors).max(axis=1, keepdims=True)
     rounded: np.ndarray = np.rint(127 * vectors / np.maximum(largest, 1e-30))
     return rounded.astype(np.int8)

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.graph import OUTPUT, unwhitened_output
+from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import NESTED_METHODS, Manifest, read_manifest
 from whiten_runtime.errors import BundleError, DataError, UsageError
 from whiten_runtime.inference.loading import load_bundle
@@ -156,10 +156,11 @@ def open_embedder(
     manifest = read_manifest(bundle)
     own = whitening.source == "bundle"
     width = _width(bundle, manifest, whitening.dimension) if own else None
-    _, embedder = load_bundle(bundle, options, output=OUTPUT if own else unwhitened_output(manifest))
+    output = OUTPUT if own or manifest.whitening is None else UNWHITENED_OUTPUT
+    _, embedder = load_bundle(bundle, options)
 
     def embed(texts: Sequence[str], prompt: str, advance: Callable[[int], object]) -> NDArray[np.float32]:
-        vectors = embedder.embed(texts, replace(embedder.options, prompt=prompt), advance)
+        vectors = embedder.embed(texts, replace(embedder.options, prompt=prompt, outputs=(output,)), advance)
         finite = np.isfinite(vectors).all(axis=1)
         if not finite.all():
             text = texts[int(finite.argmin())]

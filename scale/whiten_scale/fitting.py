@@ -8,12 +8,11 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from whiten_export.corpus.statistics import Origin, Statistics, embed_windows, gather, load_statistics, save_statistics
+from whiten_export.sources.load.bundle import load_unwhitened
 from whiten_runtime.bundle.files import SentenceDigest
-from whiten_runtime.bundle.graph import unwhitened_output
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.session import SessionOptions
 from whiten_scale.plan import Job
 from whiten_scale.readers import read_pieces
@@ -39,9 +38,8 @@ class RangeFitter:
     """Fits statistics with one thread."""
 
     def __init__(self, bundle: Path) -> None:
-        manifest = read_manifest(bundle)
-        self._origin = Origin.of(manifest)
-        _, self._embedder = load_bundle(bundle, SessionOptions(threads=1), output=unwhitened_output(manifest))
+        self._origin = Origin.of(read_manifest(bundle))
+        self._embedder = load_unwhitened(bundle, SessionOptions(threads=1))
 
     def fit(self, job: Job, number: int, folder: Path) -> None:
         """Fit the statistics of a range, and write them, unless they are there."""

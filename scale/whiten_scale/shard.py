@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from whiten_runtime.errors import DataError, NoVectorError, UsageError
 from whiten_runtime.files.texts import import_parquet
 from whiten_runtime.files.vector_metadata import KEY, SPACE_KEY, VectorMetadata
-from whiten_runtime.files.write_vectors import as_stored
 from whiten_runtime.opened.encoder import Encoder, embedder_of
 from whiten_runtime.opened.opening import encode_options
 from whiten_scale.places import Folder, opened
@@ -79,8 +78,6 @@ class Vectors:
             self.encoder.manifest, choice.normalize, choice.truncate_dim, named, self._precision
         )
         self._coder = Coder.of(bundle, choice.bytes) if choice.vector_type == "codes" else None
-        if choice.vector_type == "float16" and self._metadata.dtype != np.dtype("<f4"):
-            raise UsageError("this bundle gives int8 vectors; take --vector-type int8")
         self.window = self._embedder.engine.schedule.window
         try:
             self.of([_ANY_TEXT])
@@ -93,7 +90,7 @@ class Vectors:
         if self._coder is not None:
             return self._coder.encode_array(rows)
         if self._choice.vector_type != "float16":
-            return np.ascontiguousarray(as_stored(rows, self._metadata))
+            return np.ascontiguousarray(rows)
         with np.errstate(over="ignore"):
             halves = rows.astype(np.float16)
         if bad := np.flatnonzero(~np.isfinite(halves).all(axis=1)).tolist():

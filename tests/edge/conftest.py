@@ -102,7 +102,6 @@ def recipes(
         "fp16": bert(precision="fp16"),
         "int8": bert(precision="int8"),
         "lookup": bert(layers=(0,), precision="int8"),
-        "int8-vectors": bert(round_to="int8"),
         "cls": lambda: Recipe(
             str(checkpoint("roberta")), pooling="cls", layers=(-1,), whitening="pca", dim=16, corpus=corpus
         ),

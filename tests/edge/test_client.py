@@ -9,7 +9,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import numpy as np
 import pytest
 
 from support.corpus import NASTY, sentences
@@ -67,14 +66,6 @@ def test_options(name: str, method: str, options: dict[str, Any], bundle: Bundle
     assert want.shape != plain.shape or worst(vectors, plain) > 1e-3  # the options change something
 
 
-def test_int8_vectors(bundle: Bundles, client: Callable[..., Any]) -> None:
-    path = bundle("int8-vectors")
-    vectors, codes = client(path, ("encode", PLAIN), ("encode", PLAIN, {"precision": "int8"}))
-    assert vectors == codes
-    with Encoder(path) as encoder:
-        assert (np.asarray(codes) != encoder.encode(PLAIN, precision="int8")).mean() < 1e-3
-
-
 def write(bundle: Path, name: str, content: bytes) -> None:
     (bundle / name).write_bytes(content)
 
@@ -113,6 +104,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "manifest cut": (lambda b: write(b, "whiten.json", b'{"format_version": 1,'), "BundleError", "not JSON"),
     "format 2": (lambda b: edited(b, format_version=2), "BundleError", "bundle format 2"),
     "of vectors": (lambda b: edited(b, input="vectors"), "BundleError", "takes vectors, not texts"),
+    "rounded": (lambda b: edited(b, vectors="int8"), "BundleError", "vectors is 'int8', which only"),
     "other ids": (with_other_ids, "ParityError", "perhaps by other token ids; use whiten in Python"),
     "other length": (lambda b: edited(b, max_seq_length=3), "ParityError", "get other vectors here than in Python"),
 }
@@ -136,7 +128,6 @@ CALLS: tuple[tuple[tuple[Any, ...], str], ...] = (
     (("encode", "a", {"promptName": "no such"}), "the bundle's prompts are: none"),
     (("encode", "a", {"promptName": "x", "prompt": "y"}), "were both given"),
     (("encode", "a", {"truncateDim": 0}), "truncateDim is 0; wanted a whole number from 1 to 32"),
-    (("encode", "a", {"precision": "int4"}), "precision is 'int4'; wanted float32"),
     (("encode", "a", {"normalise": True}), "there is no option 'normalise'"),
     (("encode", "word " * 200, {"truncate": False}), "tokens or more, but the bundle takes"),
 )

@@ -1,6 +1,8 @@
 """Test vectors before whitening, and vectors truncated to fewer dimensions, those of Matryoshka loss too."""
 
+import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +11,13 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
-from support.bundles import copy_bundle, edit_manifest
 from support.cli import ok, refused
 from support.corpus import sentences
 from support.published import SIZE, TEXTS, save, static, transformer
 from whiten import BundleError, Encoder, UsageError
-from whiten_runtime.bundle.bundle import MODEL_FILE
-from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT, scan_graph, with_output
-from whiten_runtime.inference.embedder import Embedder
-from whiten_runtime.inference.engine import Engine
-from whiten_runtime.inference.options import EncodeOptions
+from whiten_export.sources.load.bundle import load_unwhitened
+from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.bundle.parity import GATES, compare, read_probes
 from whiten_runtime.ort.session import SessionOptions
 
 Exported = Callable[..., Encoder]
@@ -37,7 +36,7 @@ RAW = ("--whitening", "none")
 @pytest.mark.slow
 @NORMALIZED
 def test_encode_both_equals_two_bundles(exported: Exported, normalized: tuple[str, ...]) -> None:
-    both, raw = exported("--outputs", "both", *normalized), exported(*RAW)
+    both, raw = exported(*normalized), exported(*RAW)
     texts = ["", *sentences(60)]
     white, unwhitened = both.encode_both(texts)
     np.testing.assert_array_equal(white, both.encode(texts))
@@ -50,37 +49,47 @@ def test_encode_both_equals_two_bundles(exported: Exported, normalized: tuple[st
 
 
 @pytest.mark.slow
-def test_a_second_output_that_is_not_there_is_refused(exported: Exported, tmp_path: Path) -> None:
-    one = exported(*RAW)
-    with pytest.raises(UsageError, match="export it with --outputs both"):
-        one.encode_both(["a"])
-    copy = copy_bundle(one._bundle.path, tmp_path)
-    edit_manifest(copy, lambda manifest: manifest.update(outputs="both"))
-    with pytest.raises(BundleError, match="lacks the output unwhitened_embedding of its manifest"):
-        Encoder(copy)
-    with pytest.raises(BundleError, match="onnxruntime does not accept it"):
-        Engine(one._bundle.path / MODEL_FILE, 0, SessionOptions(), "no_such_value")
+@pytest.mark.parametrize("options", [RAW, (*RAW, "--normalize"), (), ("--normalize",)], ids=str)
+def test_graphs_with_a_whitening_have_the_vectors_before_it_as_an_output(
+    exported: Exported, options: tuple[str, ...]
+) -> None:
+    model = exported(*options)._bundle.model
+    more = [] if RAW[0] in options else [UNWHITENED_OUTPUT]
+    assert [value.name for value in onnx.load(model).graph.output] == [OUTPUT, "last_hidden_state", *more]
 
 
 @pytest.mark.slow
-def test_engine_outputs_vectors_before_whitening_of_any_bundle(exported: Exported) -> None:
-    """The engine adds the output, which the file does not have."""
-    normalised, raw = exported("--normalize", "--dim", 8), exported(*RAW)
-    model = normalised._bundle.model
-    assert UNWHITENED_OUTPUT not in scan_graph(model).outputs
-    engine = Engine(model, normalised.manifest.pad_token_id, SessionOptions(), UNWHITENED_OUTPUT)
-    output = EncodeOptions(outputs=(UNWHITENED_OUTPUT,))
-    ((_, rows),) = Embedder(normalised._tokenizer, engine).windows(sentences(40), output)
-    np.testing.assert_allclose(rows, raw.encode(sentences(40)), atol=1e-6)
-    engine.close()
+@pytest.mark.parametrize("options", [RAW, (*RAW, "--normalize")], ids=str)
+def test_an_output_that_is_not_there_is_refused(exported: Exported, options: tuple[str, ...]) -> None:
+    one = exported(*options)
+    with pytest.raises(UsageError, match="gives one vector a text, as it has no whitening; export the model again"):
+        one.encode_both(["a"])
+    for ids in ([[2, 3]], [[2, 3], [2, 4]]):
+        with pytest.raises(BundleError, match=r"model.onnx: has no output unwhitened_embedding, float32 \[batch_size"):
+            one._engine.run(ids, outputs=(UNWHITENED_OUTPUT,))
 
 
-def test_added_output_is_read_by_onnx(tiny_bundle: Path) -> None:
-    model = onnx.load_from_string(with_output(tiny_bundle / MODEL_FILE, UNWHITENED_OUTPUT))
-    names = ["sentence_embedding", "last_hidden_state"]
-    assert [value.name for value in model.graph.output] == [*names, UNWHITENED_OUTPUT]
-    assert scan_graph(tiny_bundle / MODEL_FILE).outputs == set(names)
-    assert len(model.graph.node) == len(onnx.load(tiny_bundle / MODEL_FILE).graph.node)
+def test_a_bundle_of_a_version_before_this_output_is_refused(tiny_bundle: Path) -> None:
+    with (
+        Encoder(tiny_bundle) as encoder,
+        pytest.raises(UsageError, match=r"as it was written by a version before 0\.5; export the model again"),
+    ):
+        encoder.encode_both(["a"])
+
+
+@pytest.mark.parametrize("name", ["bundle-v1", "bundle-v1-int8", "bundle-v1-published"])
+def test_vectors_before_whitening_can_be_had_of_any_bundle(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Those of bundle-v1-int8 are an output of its graph. Of the others, a copy has the output, and leaves no file."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Encoder(golden / name) as encoder, load_unwhitened(golden / name, SessionOptions(threads=3)) as embedder:
+        probes, manifest = read_probes(encoder._bundle), encoder.manifest
+        options = replace(embedder.options, prompt="")
+        for texts, want in ((probes.texts, probes.unwhitened), (probes.texts[-1:], probes.unwhitened[-1:])):
+            agreement = compare(embedder.embed(texts, options), want)
+            assert GATES[manifest.precision].passes(agreement), agreement
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

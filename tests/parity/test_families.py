@@ -93,7 +93,7 @@ class Exported:
 
     def vectors(self, graph: ir.Model, texts: list[str], value: str, path: Path) -> np.ndarray:
         save_graph(graph, path)
-        engine = Engine(path, self.model.tokenizer.pad_token_id, output=value)
+        engine = Engine(path, self.model.tokenizer.pad_token_id)
         found = embed_float64(texts, Embedder(self.tokenizer, engine, value))
         engine.close()
         return found

@@ -38,7 +38,6 @@ def test_messages_name_public_classes(golden: Path) -> None:
 
 
 KINDS = {"bundle-v1": Encoder, "bundle-v1-int8": Encoder, "bundle-v1-vectors": VectorWhitener}
-KINDS |= {"bundle-v1-vectors-int8": VectorWhitener}
 
 
 def turn_probes(bundle: Path) -> None:

@@ -100,6 +100,17 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
 
 
+def stored_fields(bundle: Path) -> dict[str, Any]:
+    """Return the fields of a golden bundle's manifest, but for its hash and what was always so in format 1."""
+    fields: dict[str, Any] = json.loads((bundle / "whiten.json").read_text("utf-8"))
+    del fields["manifest_sha256"]
+    assert fields.pop("vectors") == "float32"
+    assert fields.pop("outputs") in ("whitened", "both")
+    for record in filter(None, (fields["parity"], fields.get("published"))):
+        assert record.pop("stepped") is None
+    return fields
+
+
 def contained(old: object, new: object) -> bool:
     """Return whether every field of an older manifest, as read from JSON, has the same value in a newer one."""
     if isinstance(old, dict) and isinstance(new, dict):

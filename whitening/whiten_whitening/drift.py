@@ -136,16 +136,15 @@ class DriftMonitor:
         Args:
             vectors: vectors of `Encoder.encode`, all coordinates and not normalised, [n, k]; or vectors before
                 whitening, of `Encoder.encode_both`, [n, d].
-            unwhitened: True for vectors before whitening; required for bundles whose graph normalises or gives int8.
+            unwhitened: True for vectors before whitening; required for bundles whose graph normalises.
 
         Raises:
             UsageError: the vectors have another shape, are not finite, or are int8, uint8 or bool.
         """
-        rounded = self.manifest.vectors == "int8"
-        if (self.manifest.normalize or rounded) and not unwhitened:
+        if self.manifest.normalize and not unwhitened:
             raise UsageError(
-                f"this bundle's vectors {'are int8' if rounded else 'have length 1'} and do not tell how far from the "
-                "mean they were; give those before whitening (--outputs both, Encoder.encode_both) with unwhitened=True"
+                "this bundle's vectors have length 1 and do not tell how far from the mean they were; give those "
+                "before whitening (Encoder.encode_both) with unwhitened=True"
             )
         width = len(self._mean) if unwhitened else len(self._centre)
         rows = checked_vectors(vectors, width)

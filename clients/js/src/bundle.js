@@ -5,7 +5,7 @@ import { BundleError, WhitenError, shown } from './errors.js';
 const FORMAT_VERSION = 1;
 const HASH = /("manifest_sha256"\s*:\s*")([0-9a-f]{64})"/;
 const DEFAULTS = { input: 'text', include_prompt: true, prompts: {}, default_prompt_name: null, truncation_side: 'right', route: null,
-  matryoshka_dimensions: [], vectors: 'float32' };
+  matryoshka_dimensions: [] };
 const ALTERED = 'the copy is incomplete or was altered: copy the bundle again';
 
 /** Reads the files of a bundle; `source` has `where(name)`, `read(name, bytes)` and perhaps `digest(name)`. */
@@ -30,6 +30,7 @@ export class Bundle {
     const stated = HASH.exec(text)?.[2];
     if (stated && stated !== (await sha256(new TextEncoder().encode(text.replace(HASH, `$1${'0'.repeat(64)}"`))))) throw new BundleError(`${where}: its SHA-256 is not manifest_sha256; ${ALTERED}`);
     if ((fields.input ?? 'text') !== 'text') throw new BundleError(`${where}: this bundle takes vectors, not texts; use whiten in Python for it`);
+    if ((fields.vectors ?? 'float32') !== 'float32') throw new BundleError(`${where}: vectors is ${shown(fields.vectors)}, which only versions of whiten before 0.5 read; export the model again`);
     return new Bundle(source, Object.freeze({ ...DEFAULTS, ...fields }));
   }
 

@@ -9,9 +9,9 @@ const [MODEL, WEIGHTS, OUTPUT] = ['onnx/model.onnx', 'onnx/model.onnx_data', 'se
 const NESTED_METHODS = ['pca', 'pca-cor']; // whitenings whose first coordinates are those of fewer dimensions
 const TOKEN_BUDGET = 1024; // padded tokens of a batch
 const OPTIONS = ['threads', 'verify', 'onProgress', 'fetch', 'ort', 'sessionOptions'];
-const ARGUMENTS = ['promptName', 'prompt', 'truncateDim', 'normalize', 'precision', 'truncate'];
+const ARGUMENTS = ['promptName', 'prompt', 'truncateDim', 'normalize', 'truncate'];
 const GATES = { fp32: { least: 0.999999, mean: 0.999999, difference: 1e-4 }, fp16: { least: 0.9999, mean: 0.9999 }, int8: { least: 0.98, mean: 0.99 } };
-const [NORM, ROUNDING] = [0.02, 1e-3]; // bounds of the mean error of norms, and of what int8 vectors take from a cosine
+const NORM = 0.02; // bound of the mean error of norms
 
 /** Open a bundle with the `files(location, options)` and `runtime(options)` of Node or of a browser. */
 export async function openWith(host, location, options = {}) {
@@ -70,10 +70,8 @@ export class Encoder {
     const pairs = got.map((row, index) => compared(row, embeddings.subarray(index * this.dimension, (index + 1) * this.dimension)));
     const mean = (name) => pairs.reduce((sum, pair) => sum + pair[name], 0) / pairs.length;
     const found = { vectors: pairs.length, minCosine: Math.min(...pairs.map(({ cosine }) => cosine)), meanCosine: mean('cosine'), maxDifference: Math.max(...pairs.map(({ difference }) => difference)) };
-    const [gate, int8] = [GATES[this.manifest.precision], this.manifest.vectors === 'int8'];
-    const less = int8 ? ROUNDING : 0;
-    const kept = found.minCosine >= gate.least - less && found.meanCosine >= gate.mean - less &&
-      (int8 || (found.maxDifference <= (gate.difference ?? Infinity) && Math.abs(mean('norm')) <= NORM));
+    const gate = GATES[this.manifest.precision];
+    const kept = found.minCosine >= gate.least && found.meanCosine >= gate.mean && found.maxDifference <= (gate.difference ?? Infinity) && Math.abs(mean('norm')) <= NORM;
     if (!kept) throw new ParityError(`${bundle.source.where('probes.json')}: the probes get other vectors here than in Python (${shown(found)}), perhaps by other token ids; use whiten in Python for this bundle`);
     return found;
   }
@@ -90,18 +88,16 @@ export class Encoder {
     return this.#parts;
   }
 
-  /** Return what makes the vectors of a call from those of the graph: cut, normalised, int8. */
-  #finish({ truncateDim = null, normalize = false, precision = 'float32' }) {
-    const { whitening, matryoshka_dimensions: trained, vectors, normalize: always } = this.manifest;
+  /** Return what makes the vectors of a call from those of the graph: cut, normalised. */
+  #finish({ truncateDim = null, normalize = false }) {
+    const { whitening, matryoshka_dimensions: trained, normalize: always } = this.manifest;
     const width = truncateDim === null ? this.dimension : wholeNumber('truncateDim', truncateDim, 1, this.dimension);
     const nested = NESTED_METHODS.includes(whitening?.method) && !whitening.alignment;
     if (width < this.dimension && !nested && !trained.includes(width)) throw new UsageError(`truncateDim is ${width}, but the first coordinates of this bundle mean no more than the others, except for ${trained.join(', ') || 'all'}; leave it out`);
     const unitary = normalize || (truncateDim !== null && always);
-    if (precision !== 'float32' && (precision !== 'int8' || vectors !== 'int8' || unitary)) throw new UsageError(`precision is ${shown(precision)}; wanted float32, or int8 for a bundle of int8 vectors that are not normalized`);
-    const type = precision === 'int8' ? Int8Array : Float32Array;
     return (row) => {
       const norm = unitary ? Math.sqrt(row.subarray(0, width).reduce((sum, value) => sum + value * value, 0)) || 1 : 1;
-      return type.from(row.subarray(0, width), (value) => value / norm);
+      return Float32Array.from(row.subarray(0, width), (value) => value / norm);
     };
   }
 

@@ -1,6 +1,3 @@
-export type Precision = 'float32' | 'int8';
-export type Vector<P extends Precision = 'float32'> = P extends 'int8' ? Int8Array : Float32Array;
-
 export interface OpenOptions {
   /** Threads of a call; by default all processors in Node, and what onnxruntime-web chooses in browsers. */
   threads?: number;
@@ -15,7 +12,7 @@ export interface OpenOptions {
   sessionOptions?: Record<string, unknown>;
 }
 
-export interface EncodeOptions<P extends Precision = 'float32'> {
+export interface EncodeOptions {
   /** Name of one of the bundle's prompts, or the prompt itself; by default the bundle's default one, and "" for none. */
   promptName?: string | null;
   prompt?: string | null;
@@ -23,8 +20,6 @@ export interface EncodeOptions<P extends Precision = 'float32'> {
   truncateDim?: number;
   /** Divide each vector by its L2 norm, after `truncateDim`. */
   normalize?: boolean;
-  /** "int8": the vectors of a bundle of int8 vectors as Int8Array. */
-  precision?: P;
   /** Cut texts that are too long; true by default. If false, they are a UsageError. */
   truncate?: boolean;
 }
@@ -38,8 +33,8 @@ export class Encoder {
   /** Number of coordinates of a vector. */
   readonly dimension: number;
   /** Embed a text, or texts in order. No vector depends on the other texts. */
-  encode<P extends Precision = 'float32'>(text: string, options?: EncodeOptions<P>): Promise<Vector<P>>;
-  encode<P extends Precision = 'float32'>(texts: string[], options?: EncodeOptions<P>): Promise<Vector<P>[]>;
+  encode(text: string, options?: EncodeOptions): Promise<Float32Array>;
+  encode(texts: string[], options?: EncodeOptions): Promise<Float32Array[]>;
   /** Embed with the prompt for queries, or for documents, or none if the bundle has no such; a default template stays. */
   encodeQuery: Encoder['encode'];
   encodeDocument: Encoder['encode'];

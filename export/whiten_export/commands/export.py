@@ -10,7 +10,7 @@ from whiten_export.commands import shared
 from whiten_export.graph.poolings import POOLINGS
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources.layers import parse_numbers
-from whiten_runtime.bundle.records import Outputs, Precision, Target, VectorType
+from whiten_runtime.bundle.records import Precision, Target
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import ConsoleReporter, json_option, one_line_errors, quiet_option
 from whiten_runtime.commands.help import command, heading, option
@@ -20,7 +20,7 @@ from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
 
 _FOR_VECTORS = {
     *("model", "from_vectors", "whitening", "dim", "column", "beta", "shrinkage", "normalize"),
-    *("round_to", "out", "force", "as_json", "quiet"),
+    *("out", "force", "as_json", "quiet"),
 }
 
 
@@ -133,23 +133,6 @@ _FOR_VECTORS = {
     "published; else no]",
 )
 @option(
-    "--round-to",
-    type=click.Choice(get_args(VectorType)),
-    default="float32",
-    show_default=True,
-    metavar="|".join(get_args(VectorType)),
-    help="What the graph rounds its vectors to. int8: integers from -127 to 127, one scale a vector; a quarter of the "
-    "size in a store. Keeps cosines.",
-)
-@option(
-    "--outputs",
-    type=click.Choice(get_args(Outputs)),
-    default="whitened",
-    show_default=True,
-    metavar="|".join(get_args(Outputs)),
-    help="Vectors that the graph gives. both adds the vector before whitening.",
-)
-@option(
     "--target",
     type=click.Choice(get_args(Target)),
     default="cpu",
@@ -212,7 +195,6 @@ def export(
             column=column,
             spec=spec,
             normalize=bool(normalize),
-            round_to=choices["round_to"],
         )
     elif model is None:
         raise UsageError("MODEL is missing; give a name of the catalogue (whiten models), a directory or a hub id")

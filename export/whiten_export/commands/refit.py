@@ -12,7 +12,6 @@ from whiten_export.commands import shared
 from whiten_export.corpus.statistics import Statistics, load_statistics, save_statistics
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime.bundle.manifest import read_manifest
-from whiten_runtime.bundle.records import VectorType
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
     ConsoleReporter,
@@ -176,12 +175,6 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
     metavar="NEW",
     help="The new bundle's directory.",
 )
-@option(
-    "--round-to",
-    type=click.Choice(get_args(VectorType)),
-    metavar="TYPE",
-    help="As whiten-export has it: float32 or int8. [default: BUNDLE's]",
-)
 @shared.force_option
 @json_option
 @quiet_option
@@ -203,7 +196,6 @@ def refit(
     out: Path,
     align_to: str | None,
     all_sentences: bool,
-    round_to: VectorType | None,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -252,7 +244,6 @@ def refit(
         reporter,
         align_to=align_to,
         choice=choice,
-        round_to=round_to,
     )
     shared.tell_written(result, reporter, as_json)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.parity import Gate, gate_of
+from whiten_runtime.bundle.parity import GATES, Gate
 from whiten_runtime.bundle.records import ParityRecord, WhiteningRecord
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import ConsoleReporter, human_size
@@ -63,7 +63,7 @@ def summary(path: Path, size: int, manifest: Manifest, seconds: float | None = N
     lines = [f"{path}: {_vectors(manifest)} ({human_size(size)}{took})", f"  chosen   {_chosen(manifest)}"]
     if whitening is not None and (gain := _gained(whitening, manifest.input == "text")):
         lines.append(f"  gained   {gain}")
-    lines.append(f"  proven   {_proven(parity, gate_of(manifest.precision, manifest.vectors))}")
+    lines.append(f"  proven   {_proven(parity, GATES[manifest.precision])}")
     if published is not None and whitening is None:
         near = f"{_program(published)} within {published.max_difference:.1e} of the norm"
         lines.append(f"           {_program(parity)} equals {near}")
@@ -71,8 +71,7 @@ def summary(path: Path, size: int, manifest: Manifest, seconds: float | None = N
 
 
 def _vectors(manifest: Manifest) -> str:
-    kind = " of int8" if manifest.vectors == "int8" else ""
-    numbers = f"{manifest.dimension} numbers{kind}"
+    numbers = f"{manifest.dimension} numbers"
     if manifest.input == "vectors":
         return f"{numbers} per vector"
     count, layers = manifest.source.num_hidden_layers, manifest.layers
@@ -107,7 +106,7 @@ def _rounded(score: float) -> str:
 def _proven(parity: ParityRecord, gate: Gate) -> str:
     """Say how far vectors are from the reference's, and the bound: differences of float32, cosines of the rest."""
     program = _program(parity)
-    if math.isfinite(gate.max_difference) and parity.stepped is None:
+    if math.isfinite(gate.max_difference):
         near = f"equals {program} within {parity.max_difference:.1e} of the norm, {parity.vectors} vectors"
         return f"{near} (bound {gate.max_difference:g})"
     same = gate.min_cosine == gate.mean_cosine

@@ -1,4 +1,4 @@
-"""Append the end of a graph: pooling, the average of the layers, modules, whitening, normalisation, rounding."""
+"""Append the end of a graph: pooling, the average of the layers, modules, whitening, normalisation."""
 
 import numpy as np
 import onnx_ir as ir
@@ -10,8 +10,7 @@ from whiten_export.graph.builder import ATTENDED, OWN, GraphBuilder, HiddenState
 from whiten_export.graph.poolings import POOLINGS, GraphTokens
 from whiten_export.proof.reference import LEAST_NORM, Composition, Dense, LayerNorm, Module, Truncate
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, VECTORS_INPUT
-from whiten_runtime.bundle.ranges import LEAST_MAGNITUDE, STEPS
-from whiten_runtime.bundle.records import Pooling, PoolingMode, VectorType, pooling_modes
+from whiten_runtime.bundle.records import Pooling, PoolingMode, pooling_modes
 
 _ACTIVATIONS = {"Tanh": "Tanh", "ReLU": "Relu", "GELU": "Gelu", "Sigmoid": "Sigmoid"}
 """Operators of ONNX by the name of the activation function."""
@@ -167,13 +166,11 @@ def vectors_graph(width: int) -> ir.Model:
     return ir.Model(graph, ir_version=10, producer_name="whiten")
 
 
-def set_head(
-    model: ir.Model, affine: Affine | None, normalize: bool, both: bool = False, vectors: VectorType = "float32"
-) -> None:
+def set_head(model: ir.Model, affine: Affine | None, normalize: bool) -> None:
     """Append the head to the vector before whitening; an earlier head is replaced.
 
     The graph then has `sentence_embedding` [batch_size, k]. Unless it takes vectors, it also has `last_hidden_state`
-    [batch_size, 1, k], the same vector, for programs that pool tokens themselves; with `both`, it also has
+    [batch_size, 1, k], the same vector, for programs that pool tokens themselves; and with a whitening,
     `unwhitened_embedding` [batch_size, d].
     """
     unwhitened = unwhitened_value(model)
@@ -191,8 +188,6 @@ def set_head(
         finished = builder.op("MatMul", centred, builder.constant(WEIGHT, weight))
     if normalize:
         finished = append_norm(builder, finished)
-    if vectors == "int8":
-        finished = round_vectors(builder, finished)
     if unwhitened.is_graph_input():
         builder.close(describe(finished, OUTPUT, "batch_size", dimension))
         return
@@ -200,15 +195,7 @@ def set_head(
     describe(finished, OUTPUT, "batch_size", dimension)
     tokens = builder.op("Unsqueeze", finished, builder.integers(1))
     describe(tokens, TOKENS_OUTPUT, "batch_size", 1, dimension)
-    builder.close(finished, tokens, *([unwhitened] if both else []))
-
-
-def round_vectors(builder: GraphBuilder, vectors: ir.Value) -> ir.Value:
-    """Append the rounding of 127 y / max |y| to whole numbers; the division comes first, so that nothing overflows."""
-    largest = builder.op("ReduceMax", builder.op("Abs", vectors), builder.integers(1), keepdims=1)
-    divisor = builder.op("Max", largest, builder.scalar(LEAST_MAGNITUDE))
-    scaled = builder.op("Mul", builder.op("Div", vectors, divisor), builder.scalar(float(STEPS)))
-    return builder.op("Round", scaled)
+    builder.close(finished, tokens, *([unwhitened] if affine is not None else []))
 
 
 def unwhitened_value(model: ir.Model) -> ir.Value:

@@ -8,7 +8,7 @@ import msgspec
 
 from whiten_export.corpus.development import Development, check_searched, read_development
 from whiten_export.pipeline.align import Aligned, open_aligned
-from whiten_export.pipeline.recipe import Recipe, bundle_name, check_similarity
+from whiten_export.pipeline.recipe import Recipe, bundle_name
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.layers import resolve_layers
 from whiten_export.sources.model import TokenModel
@@ -81,7 +81,6 @@ def complete(recipe: Recipe, source: TokenModel) -> Recipe:
     if whitening == "default":
         as_published = source.embeds and recipe.layers is None and not recipe.whitening_named
         whitening = None if as_published else recipe.usual_whitening
-    check_similarity(recipe.round_to, draft.similarity_fn_name, checkpoint.name)
     completed = dataclasses.replace(recipe, layers=layers, pooling=pooling, whitening=whitening)
     width = _composed(completed, source).unwhitened_width
     if recipe.dim is not None and recipe.dim > width:
@@ -96,8 +95,7 @@ def default_name(recipe: Recipe, source: TokenModel) -> str:
     as_authors = draft.normalize and not whitens and source.is_authors(recipe.layers, recipe.pooling)
     normalize = as_authors if recipe.normalize is None else recipe.normalize
     same = source.is_authors(recipe.layers, recipe.pooling) and not whitens and normalize == draft.normalize
-    rounded = recipe.round_to != "float32"
-    return bundle_name(source.checkpoint.name, recipe, recipe.layers, normalize and not rounded, same)
+    return bundle_name(source.checkpoint.name, recipe, recipe.layers, normalize, same)
 
 
 def apply(recipe: Recipe, source: TokenModel, report: Reporter) -> tuple[Manifest, Fit | None]:
@@ -118,7 +116,7 @@ def apply(recipe: Recipe, source: TokenModel, report: Reporter) -> tuple[Manifes
     if tuned and recipe.whitening == "auto" and (recipe.dim, recipe.dev, aligned_to) == (None, None, None):
         if unused := [name for name in _FOR_FITTING if getattr(recipe, name) not in (None, "none", 0)]:
             raise UsageError(f"{unused[0].replace('_', '-')} was given, but nothing is fitted: {TUNED.why}")
-        recipe = dataclasses.replace(recipe, whitening=None, outputs="whitened")
+        recipe = dataclasses.replace(recipe, whitening=None)
         manifest = msgspec.structs.replace(manifest, choice=ChoiceRecord(why=TUNED.why))
     if left := _left_out(recipe, source, manifest):
         report.stage(f"left out, as made for the model's own layer and pooling: {', '.join(left)}")
@@ -149,9 +147,7 @@ def _composed(recipe: Recipe, source: TokenModel) -> Manifest:
         pooling=recipe.pooling,
         modules=draft.modules if same else (),
         matryoshka_dimensions=recipe.matryoshka or (draft.matryoshka_dimensions if same else ()),
-        normalize=normalize and recipe.round_to == "float32",  # rounding has a scale in its place
-        outputs=recipe.outputs,
-        vectors=recipe.round_to,
+        normalize=normalize,
         precision=recipe.precision,
         target=recipe.target,
     )

@@ -69,8 +69,7 @@ def fit_whitening(manifest: Manifest, graph: Path, tools: Tools) -> tuple[Manife
         return manifest, None
     manifest, fitted = finish_map(manifest, fitted, statistics, fit_for.aligned_to, report)
     if recipe.whitening is not None:  # the authors' normalisation is of vectors that are not whitened
-        normalize = bool(recipe.normalize) and manifest.vectors == "float32"
-        manifest = msgspec.structs.replace(manifest, normalize=normalize)
+        manifest = msgspec.structs.replace(manifest, normalize=bool(recipe.normalize))
     return manifest, fitted
 
 

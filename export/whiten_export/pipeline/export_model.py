@@ -90,7 +90,7 @@ def export_bundle(
         expected = expect(manifest, tools)
         gc.collect()  # the network's weights: networks refer to themselves
         manifest, fitted = fit_whitening(manifest, _unwhitened(stage), tools)
-        manifest = fold(manifest, graph, fitted, tools)
+        fold(manifest, graph, fitted, tools)
         manifest, graph = lower(manifest, graph, tools)
         write(manifest, graph, fitted, tools)
         del graph
@@ -119,19 +119,15 @@ def build(manifest: Manifest, tools: Tools) -> ir.Model:
     return reopen_graph(graph, _unwhitened(tools.folder))
 
 
-def fold(manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None, tools: Tools) -> Manifest:
+def fold(manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None, tools: Tools) -> None:
     """Fold whitening and normalisation into the graph, after the operators that CUDA has fused."""
-    if manifest.outputs == "both" and fitted is None:
-        tools.report.warn("there is no whitening, so the graph gives one vector a text, not both")
-        manifest = msgspec.structs.replace(manifest, outputs="whitened")
     if manifest.target == "cuda":
         tools.report.stage("fusing operators for CUDA")
         if not fuse_for_cuda(graph, manifest.max_seq_length):
             kind = manifest.source.model_type
             tools.report.warn(f"no attention of this {kind} network could be fused: CUDA runs it as it is")
     affine = None if fitted is None else (fitted.mean, fitted.weight)
-    set_head(graph, affine, manifest.normalize, manifest.outputs == "both", manifest.vectors)
-    return manifest
+    set_head(graph, affine, manifest.normalize)
 
 
 def lower(manifest: Manifest, graph: ir.Model, tools: Tools) -> tuple[Manifest, ir.Model]:

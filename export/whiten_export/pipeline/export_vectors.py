@@ -8,15 +8,15 @@ from whiten_export.graph.builder import save_graph
 from whiten_export.graph.head import set_head
 from whiten_export.pipeline.choose_whitening import warn_of_rank
 from whiten_export.pipeline.prove import parity_record, seal, versions
-from whiten_export.pipeline.recipe import check_rounded, whitening_name
+from whiten_export.pipeline.recipe import whitening_name
 from whiten_export.pipeline.whitening_record import with_whitening
 from whiten_export.proof.gate import Expected
 from whiten_export.sources.load.vectors import VectorFile
 from whiten_export.writing.client_files import Export, write_whitening
 from whiten_export.writing.staging import check_place, staged
 from whiten_runtime.bundle.bundle import MODEL_FILE
-from whiten_runtime.bundle.parity import gate_of
-from whiten_runtime.bundle.records import ParityRecord, VectorType
+from whiten_runtime.bundle.parity import GATES
+from whiten_runtime.bundle.records import ParityRecord
 from whiten_runtime.errors import ParityError, instance_of, path_of
 from whiten_runtime.opened.vector_whitener import VectorWhitener
 from whiten_runtime.reporter import Reporter
@@ -33,7 +33,6 @@ def export_vectors(
     column: str | None = None,
     spec: WhiteningSpec | None = None,
     normalize: bool = False,
-    round_to: VectorType = "float32",
 ) -> Export:
     """Fit a whitening on a file of vectors, and write it as a bundle.
 
@@ -46,7 +45,6 @@ def export_vectors(
         column: column or key of the vectors.
         spec: whitening to fit; None for that of pca.
         normalize: divide by the L2 norm inside the graph.
-        round_to: type in which the whitened vectors can be stored, as in `Recipe`.
 
     Raises:
         UsageError: choices are not valid for the file or the directory, or there are too few vectors.
@@ -56,10 +54,9 @@ def export_vectors(
     file, out = path_of("file", file), None if out is None else path_of("out", out)
     spec = WhiteningSpec() if spec is None else spec
     instance_of("spec", spec, WhiteningSpec, "WhiteningSpec(method='pca')")
-    check_rounded(round_to, normalize)
     report = reporter or Reporter()
     name = name or file.name.split(".")[0]
-    target = out or Path("bundles") / _bundle_name(name, spec, normalize, round_to)
+    target = out or Path("bundles") / _bundle_name(name, spec, normalize)
     check_place(target, replace)
     report.stage(f"reading {file}")
     source = VectorFile(file, name, column, report)
@@ -69,12 +66,12 @@ def export_vectors(
     fitted = fit_map(moments, spec, what="vectors")
     warn_of_rank(fitted, report)
     manifest = msgspec.structs.replace(
-        source.draft, name=target.absolute().name, normalize=normalize, vectors=round_to, versions=versions()
+        source.draft, name=target.absolute().name, normalize=normalize, versions=versions()
     )
     manifest = with_whitening(manifest, fitted, source.statistics)
     with staged(target, replace) as stage:
         graph = source.graph()
-        set_head(graph, (fitted.mean, fitted.weight), normalize, vectors=round_to)
+        set_head(graph, (fitted.mean, fitted.weight), normalize)
         save_graph(graph, stage / MODEL_FILE)
         write_whitening(stage, fitted)
         expected = source.expected()
@@ -83,18 +80,18 @@ def export_vectors(
     return Export(target, manifest)
 
 
-def _bundle_name(name: str, spec: WhiteningSpec, normalize: bool, round_to: VectorType) -> str:
+def _bundle_name(name: str, spec: WhiteningSpec, normalize: bool) -> str:
     parts = [name.replace("/", "-"), "vectors"]
     parts += whitening_name(spec.method, spec.dimension, spec.beta, spec.shrinkage, "pca")
     parts += ["norm"] if normalize else []
-    return "-".join([*parts, *([round_to] if round_to != "float32" else [])])
+    return "-".join(parts)
 
 
 def _check(stage: Path, expected: Expected) -> ParityRecord:
     """Check a bundle of vectors at the parity gate."""
     with VectorWhitener(stage) as whitener:
-        agreement, vectors = whitener.verify(), whitener.manifest.vectors
-    gate = gate_of("fp32", vectors)
+        agreement = whitener.verify()
+    gate = GATES["fp32"]
     if not gate.passes(agreement):
         raise ParityError(f"the graph is not what numpy computes: {agreement}; wanted {gate}; no bundle was written")
     return parity_record(expected.reference, agreement)

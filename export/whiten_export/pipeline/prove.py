@@ -14,7 +14,6 @@ from whiten_export.proof.gate import (
     Expected,
     Request,
     check_bundle,
-    check_rounding,
     check_tokens,
     compare_published,
     compute_expected,
@@ -26,7 +25,7 @@ from whiten_export.proof.reference import Head
 from whiten_export.writing.model_card import with_model_card
 from whiten_runtime.bundle.bundle import file_record, list_files
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
-from whiten_runtime.bundle.parity import Agreement, gate_of, write_probes
+from whiten_runtime.bundle.parity import GATES, Agreement, write_probes
 from whiten_runtime.bundle.records import FileRecord, ParityRecord
 from whiten_runtime.bundle.space import with_space
 from whiten_runtime.inference.options import TEXT, with_prompt
@@ -102,7 +101,6 @@ def seal(
     """
     affine = None if fitted is None else (fitted.mean, fitted.weight)
     expected = expected.finished_by(Head.of(affine, manifest.normalize))
-    check_rounding(expected.finished, manifest.vectors)
     write_probes(folder, expected.probes)
     files = {name: file_record(folder / name) for name in list_files(folder)} | (unchanged or {})
     manifest = with_space(msgspec.structs.replace(manifest, files=files))
@@ -157,9 +155,8 @@ def prove(manifest: Manifest, fitted: WhiteningMap | None, expected: Expected, t
     def check(manifest: Manifest, expected: Expected) -> ParityRecord:
         on = _on_cuda(tools.options, tools.report) if manifest.target == "cuda" else tools.options
         outcome = check_bundle(tools.folder, expected, on)
-        if not gate_of(manifest.precision, manifest.vectors).passes(outcome.agreement):
-            remedies = _remedies(manifest, tools)
-            raise failure(outcome, expected, manifest.precision, manifest.vectors, _named(manifest), remedies)
+        if not GATES[manifest.precision].passes(outcome.agreement):
+            raise failure(outcome, expected, manifest.precision, _named(manifest), _remedies(manifest, tools))
         return parity_record(expected.reference, outcome.agreement, on)
 
     return seal(tools.folder, manifest, fitted, expected, check)

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from whiten_runtime.bundle.records import Outputs, Pooling, Precision, Similarity, Target, VectorType, pooling_modes
+from whiten_runtime.bundle.records import Pooling, Precision, Target, pooling_modes
 from whiten_runtime.errors import UsageError, one_of, path_of, whole_number
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_whitening.maps import Method, Shrinkage, WhiteningSpec
@@ -52,9 +52,6 @@ class Recipe:
         target: "cpu"; "cuda", which fuses operators for NVIDIA GPUs and computes the network in float16 for "fp16".
         normalize: divide by the L2 norm inside the graph; None to do so where an embedding model that is exported as
             published does.
-        outputs: "whitened"; "both", which outputs the vector before whitening too.
-        round_to: type in which the finished vectors can be stored without loss: "float32"; "int8", whole numbers
-            from -127 to 127 with one scale for each vector, which keep cosines. The graph gives float32 for both.
 
     Raises:
         UsageError: a choice cannot be used as given, or two exclude each other.
@@ -85,8 +82,6 @@ class Recipe:
     precision: Precision = "fp32"
     target: Target = "cpu"
     normalize: bool | None = None
-    outputs: Outputs = "whitened"
-    round_to: VectorType = "float32"
 
     def __post_init__(self) -> None:
         path_of("model", self.model)
@@ -162,8 +157,6 @@ def _check_whitening(recipe: Recipe) -> None:
         for name in ("beta", "shrinkage", "align_to"):
             if (value := getattr(recipe, name)) != _USUAL[name]:
                 raise UsageError(f"{_option(name)} is {value}, but there is no whitening; leave it out")
-        if recipe.outputs != "whitened":
-            raise UsageError(f"outputs is {recipe.outputs}, but there is no whitening; leave it out")
     if (method == "auto" or dev is not None) and beta != 1:
         how = "name the method" if dev is None else "leave dev out"
         raise UsageError(f"beta is {beta}, but whitening auto chooses it; leave it out, or {how}")
@@ -186,26 +179,9 @@ def _check_corpus(recipe: Recipe) -> None:
 
 def _check_graph(recipe: Recipe) -> None:
     one_of("precision", recipe.precision, get_args(Precision))
-    one_of("outputs", recipe.outputs, get_args(Outputs))
     one_of("target", recipe.target, get_args(Target))
-    check_rounded(recipe.round_to, bool(recipe.normalize))
     if (recipe.target, recipe.precision) == ("cuda", "int8"):
         raise UsageError("precision int8 is for CPUs, target is cuda; name fp16 or fp32, or leave the target out")
-
-
-def check_rounded(round_to: VectorType, normalize: bool) -> None:
-    """Check the type of the finished vectors."""
-    one_of("round-to", round_to, get_args(VectorType))
-    if round_to == "int8" and normalize:
-        raise UsageError("vectors of int8 have a scale of their own in place of the L2 norm; leave normalize out")
-
-
-def check_similarity(round_to: VectorType, similarity: Similarity, model: str | Path) -> None:
-    """Check that vectors of a type can be compared as those of a model are."""
-    if round_to == "int8" and similarity != "cosine":
-        raise UsageError(
-            f"vectors of int8 keep cosines alone, but '{model}' is compared by {similarity}; leave round-to out"
-        )
 
 
 def _whole_numbers(name: str, given: object, example: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -244,8 +220,6 @@ def bundle_name(
         parts.append(recipe.precision)
     if recipe.target != "cpu":
         parts.append(recipe.target)
-    if recipe.round_to != "float32":
-        parts.append(f"{recipe.round_to}vectors")
     return "-".join(parts)
 
 

@@ -23,9 +23,9 @@ from whiten_export.graph.head import set_head
 from whiten_export.pipeline.align import align_refit
 from whiten_export.pipeline.choose_whitening import by_rules, finish_map
 from whiten_export.pipeline.prove import parity_record, seal, versions
-from whiten_export.pipeline.recipe import Recipe, check_similarity
+from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.gate import Expected, check_bundle
-from whiten_export.sources.load.bundle import StoredBundle, check_takes_texts
+from whiten_export.sources.load.bundle import StoredBundle, check_takes_texts, load_unwhitened
 from whiten_export.writing.client_files import (
     CONFIG_FILE,
     POOLING_FILE,
@@ -41,15 +41,13 @@ from whiten_runtime.bundle.bundle import (
     PROBE_VECTORS_FILE,
     WHITENING_FILE,
 )
-from whiten_runtime.bundle.graph import unwhitened_output
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
-from whiten_runtime.bundle.parity import gate_of
-from whiten_runtime.bundle.records import ChoiceRecord, ParityRecord, VectorType
+from whiten_runtime.bundle.parity import GATES
+from whiten_runtime.bundle.records import ChoiceRecord, ParityRecord
 from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.hub.uploading import CARD_FILE
-from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -81,8 +79,7 @@ def fit_statistics(
     sentences = corpus.count()
     whole = spec_of is None or corpus.limited
     report.stage(f"fitting on {sentences:,} sentences{'' if whole else ' at most'}")
-    _, embedder = load_bundle(path, options, output=unwhitened_output(manifest))
-    with embedder, report.bar("sentences", sentences) as bar:
+    with load_unwhitened(path, options) as embedder, report.bar("sentences", sentences) as bar:
         if spec_of is None:
             statistics = fit_corpus(corpus, embedder, bar)
         else:
@@ -108,8 +105,7 @@ def fit_or_load_statistics(
     @cache
     def chosen_by() -> Callable[[Moments], Choice]:
         assert development is not None
-        _, embedder = load_bundle(path, options, output=unwhitened_output(manifest))
-        with embedder:
+        with load_unwhitened(path, options) as embedder:
             chosen = recipe.dim, recipe.shrinkage, reporter
             return chooser(development, manifest, manifest.normalize, embedder, *chosen, required=True)
 
@@ -117,8 +113,7 @@ def fit_or_load_statistics(
     def kinds() -> Mapping[str, Moments] | None:
         if stats is not None or BUILTIN_CORPUS in recipe.sources:
             return None
-        _, embedder = load_bundle(path, options, output=unwhitened_output(manifest))
-        with embedder:
+        with load_unwhitened(path, options) as embedder:
             return kind_moments(embedder)
 
     def choose(moments: Moments) -> Choice:
@@ -169,7 +164,6 @@ def write_refit(
     reporter: Reporter | None = None,
     align_to: str | Path | None = None,
     choice: ChoiceRecord | None = None,
-    round_to: VectorType | None = None,
 ) -> Export:
     """Write a bundle with another whitening, and verify it against the stored vectors of the reference.
 
@@ -179,8 +173,7 @@ def write_refit(
     source = StoredBundle(path)
     _check_computes_as_recorded(options)
     expected, old = source.expected(), source.draft
-    width, kind = old.unwhitened_width, round_to or old.vectors
-    check_similarity(kind, old.similarity_fn_name, path)
+    width = old.unwhitened_width
     if len(statistics.moments.mean) != width:
         raise UsageError(f"the statistics are of {len(statistics.moments.mean)} dimensions, but {path} has {width}")
     check_sample_count(statistics.moments.n, width, spec)
@@ -190,8 +183,6 @@ def write_refit(
         name=out.absolute().name,
         choice=choice,
         published=None,
-        normalize=old.normalize and kind == "float32",
-        vectors=kind,
         versions=old.versions | made,
     )
     aligned_to, spec = (None, spec) if align_to is None else align_refit(align_to, old, spec)
@@ -204,7 +195,7 @@ def write_refit(
     with staged(out, replace) as stage:
         source.copy(stage, _REPLACED)
         graph = source.graph()
-        set_head(graph, (fitted.mean, fitted.weight), manifest.normalize, manifest.outputs == "both", kind)
+        set_head(graph, (fitted.mean, fitted.weight), manifest.normalize)
         save_graph(graph, stage / MODEL_FILE)
         del graph
         write_whitening(stage, fitted)
@@ -221,7 +212,7 @@ def write_refit(
 
 def _check(stage: Path, options: SessionOptions, manifest: Manifest, expected: Expected) -> ParityRecord:
     agreement = check_bundle(stage, expected, options).agreement
-    gate = gate_of(manifest.precision, manifest.vectors)
+    gate = GATES[manifest.precision]
     if not gate.passes(agreement):
         raise ParityError(
             f"whitened anew, the bundle misses its gate: {agreement}; wanted {gate}: texts differ too little in some "

@@ -6,7 +6,6 @@ from pathlib import Path
 from whiten_export.pipeline.refit import fit_statistics, load_fitting, write_refit
 from whiten_export.writing.client_files import Export
 from whiten_runtime.bundle.manifest import read_manifest
-from whiten_runtime.bundle.records import VectorType
 from whiten_runtime.errors import path_of
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.hub.locating import locate_bundle
@@ -51,7 +50,6 @@ def refit_bundle(
     *,
     replace: bool = False,
     align_to: str | Path | None = None,
-    round_to: VectorType | None = None,
     providers: Sequence[Provider] | None = None,
     threads: int | None = None,
     reporter: Reporter | None = None,
@@ -65,7 +63,6 @@ def refit_bundle(
         out: directory to create.
         replace: replace a bundle that already exists.
         align_to: bundle of the same model whose stored vectors are to stay usable: the new map is turned onto its map.
-        round_to: what the graph rounds the finished vectors to, as in `Recipe`; None for that of the bundle.
         providers: onnxruntime execution providers, as in `Encoder`.
         threads: threads per call, as in `Encoder`.
         reporter: receives stages and warnings.
@@ -75,14 +72,12 @@ def refit_bundle(
             takes vectors, or `out` exists.
         DataError: not a file of statistics, or a damaged one.
         BundleError: not a bundle, or not a whole one.
-        ParityError: the new bundle fails its parity gate, or rounding to int8 costs too much; nothing is written.
+        ParityError: the new bundle fails its parity gate; nothing is written.
     """
     report, root = reporter or Reporter(), locate_bundle(path)
     fitted = load_fitting(path_of("statistics", statistics), read_manifest(root), report)
     options = _options(providers, threads)
-    return write_refit(
-        root, fitted, spec, path_of("out", out), replace, options, report, align_to=align_to, round_to=round_to
-    )
+    return write_refit(root, fitted, spec, path_of("out", out), replace, options, report, align_to=align_to)
 
 
 def _options(providers: Sequence[Provider] | None, threads: int | None) -> SessionOptions:

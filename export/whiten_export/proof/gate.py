@@ -10,18 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_export.proof.reference import Composition, Float64Array, Head, Reference, text_alone
-from whiten_runtime.bundle.parity import (
-    GATES,
-    ROUNDING,
-    Agreement,
-    Probes,
-    alone_and_batched,
-    compare,
-    compare_finished,
-    gate_of,
-)
-from whiten_runtime.bundle.ranges import to_steps
-from whiten_runtime.bundle.records import Precision, VectorType
+from whiten_runtime.bundle.parity import GATES, Agreement, Probes, alone_and_batched, compare
+from whiten_runtime.bundle.records import Precision
 from whiten_runtime.errors import NoVectorError, ParityError, RunError, WhitenError, one_line
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import load_bundle
@@ -264,10 +254,10 @@ def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Out
         alone, batched = alone_and_batched(embed, expected.probes.texts)
         others = [embedder.engine.run_batch(feed) for feed in expected.batches]
         others += [embed(request.texts, request.prompt) for request in expected.requests]
-    kind, probes = bundle.manifest.vectors, expected.probes.embeddings
+    probes = expected.probes.embeddings
     want = np.concatenate([probes, expected.finished])
-    agreement = compare_finished(kind, np.concatenate([alone, batched, *others]), want)
-    return Outcome(agreement, compare_finished(kind, alone, probes))
+    agreement = compare(np.concatenate([alone, batched, *others]), want)
+    return Outcome(agreement, compare(alone, probes))
 
 
 def _bundle_failure(embedder: Embedder, text: str, error: NoVectorError) -> ParityError:
@@ -287,28 +277,14 @@ def _bundle_failure(embedder: Embedder, text: str, error: NoVectorError) -> Pari
     return ParityError(f"{what}: {text[:60]!r}; no bundle was written")
 
 
-def check_rounding(reference: Float64Array, vectors: VectorType) -> None:
-    """Check that the reference's finished vectors, [n, k], keep their directions if they are rounded to int8."""
-    if vectors == "float32" or not np.isfinite(reference).all():
-        return
-    exact = to_steps(reference)
-    lost = 1 - compare(np.rint(exact), exact).min_cosine
-    if lost > ROUNDING:
-        raise ParityError(
-            f"rounding to int8 costs these vectors too much (cosine 1 - {lost:.1e} to themselves at worst, wanted 1 - "
-            f"{ROUNDING:g}): a coordinate is much larger than the others; whiten them, or leave --round-to out; no "
-            "bundle was written"
-        )
-
-
 def failure(
-    outcome: Outcome, expected: Expected, precision: Precision, vectors: VectorType, what: str, remedies: Sequence[str]
+    outcome: Outcome, expected: Expected, precision: Precision, what: str, remedies: Sequence[str]
 ) -> ParityError:
     """Return the error of a bundle that failed its gate.
 
     `what` describes the network, its layers and pooling; `remedies` are what may help, such as "mean pooling".
     """
-    gate = gate_of(precision, vectors)
+    gate = GATES[precision]
     reason = f"the bundle of {what} differs from {expected.reference}: {outcome.agreement}; wanted {gate}"
     if not np.isfinite(expected.probes.embeddings).all():
         hint = "the reference's own vectors are not finite: check the model"

@@ -13,7 +13,7 @@ from huggingface_hub import ModelCardData
 
 from whiten_runtime.bundle.bundle import file_record
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.parity import gate_of
+from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.records import ParityRecord, WhiteningRecord
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import encodable
@@ -97,8 +97,7 @@ def _rows(manifest: Manifest) -> list[tuple[str, str]]:
         rows.append(("modules", ", ".join(map(_code, manifest.modules))))
     rows.append(("whitening", _whitening(manifest.whitening, "sentences" if text else "vectors")))
     size = f"{manifest.dimension} dimensions{', divided by the norm' if manifest.normalize else ''}"
-    numbers = "; whole numbers from -127 to 127, exact as int8" if manifest.vectors == "int8" else ""
-    rows.append(("vectors", f"{size}{numbers}; similarity: {manifest.similarity_fn_name}"))
+    rows.append(("vectors", f"{size}; similarity: {manifest.similarity_fn_name}"))
     if manifest.matryoshka_dimensions:
         rows.append(("may be cut to", f"{', '.join(map(str, manifest.matryoshka_dimensions))} dimensions"))
     rows.append(("precision", f"{manifest.precision}, for {manifest.target}"))
@@ -133,14 +132,12 @@ def _agreement(manifest: Manifest) -> list[str]:
     records = [record for record in (manifest.parity, manifest.published) if record is not None]
     if not records:
         return []
-    beyond = ", beyond rounding" if manifest.vectors == "int8" else ""
-    largest = f"largest difference of a coordinate{beyond} / norm"
+    largest = "largest difference of a coordinate / norm"
     header = ("compared with", "vectors", "worst cosine", "mean cosine", largest)
-    gate = gate_of(manifest.precision, manifest.vectors)
     lines = [
         "Measured when the bundle was written; `whiten verify` measures it again, on your machine.",
         _table(header, map(_figures, records)),
-        f"A bundle is written only if the first line keeps its bounds: {gate}.",
+        f"A bundle is written only if the first line keeps its bounds: {GATES[manifest.precision]}.",
     ]
     return ["## Agreement with the reference", *lines]
 

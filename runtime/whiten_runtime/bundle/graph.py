@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from whiten_runtime.bundle.files import GRAPH_BYTES, opened
-from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import Target
 from whiten_runtime.errors import BundleError
 
@@ -21,13 +20,7 @@ OUTPUT = "sentence_embedding"
 """The finished vectors (the output of the head), float32 [batch_size, k]."""
 
 UNWHITENED_OUTPUT = "unwhitened_embedding"
-"""The vectors before whitening, normalisation and rounding, float32 [batch_size, d]."""
-
-
-def unwhitened_output(manifest: Manifest) -> str:
-    """Return the name of the value that holds the vectors before whitening, normalisation and rounding."""
-    changed = manifest.whitening is not None or manifest.normalize or manifest.vectors != "float32"
-    return UNWHITENED_OUTPUT if changed else OUTPUT
+"""The vectors before whitening and normalisation, float32 [batch_size, d]: an output of graphs with a whitening."""
 
 
 _CONTRIB = "com.microsoft"
@@ -151,41 +144,23 @@ def varint(data: Data, position: int, end: int) -> tuple[int, int]:
     raise ValueError("unterminated varint")
 
 
-def encoded(number: int, content: bytes) -> bytes:
-    """Encode a length-delimited field."""
-    return varint_bytes(number << 3 | _BYTES) + varint_bytes(len(content)) + content
-
-
-def varint_bytes(value: int) -> bytes:
-    """Encode a number in the shortest form of a varint."""
-    groups = []
-    while value >= 1 << 7:
-        groups.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*groups, value])
-
-
 # Messages to descend into: {message: {field number: message of that field}}.
-_MODEL, _GRAPH, _NODE, _ATTRIBUTE, _TENSOR, _SPARSE, _ENTRY, _OUTPUT = range(8)
+_MODEL, _GRAPH, _NODE, _ATTRIBUTE, _TENSOR, _SPARSE, _ENTRY = range(7)
 _CHILDREN: dict[int, dict[int, int]] = {
     _MODEL: {7: _GRAPH},
-    _GRAPH: {1: _NODE, 5: _TENSOR, 12: _OUTPUT, 15: _SPARSE},
+    _GRAPH: {1: _NODE, 5: _TENSOR, 15: _SPARSE},
     _NODE: {5: _ATTRIBUTE},
     _ATTRIBUTE: {5: _TENSOR, 6: _GRAPH, 10: _TENSOR, 11: _GRAPH, 22: _SPARSE, 23: _SPARSE},
     _SPARSE: {1: _TENSOR, 2: _TENSOR},
     _TENSOR: {13: _ENTRY},
     _ENTRY: {},
-    _OUTPUT: {},
 }
-_MODEL_GRAPH, _GRAPH_OUTPUT = 7, 12
 _NODE_INPUT = 1
-_NODE_OP_TYPE, _NODE_DOMAIN, _ENTRY_KEY, _ENTRY_VALUE, _OUTPUT_NAME, _OUTPUT_TYPE = 4, 7, 1, 2, 1, 2
+_NODE_OP_TYPE, _NODE_DOMAIN, _ENTRY_KEY, _ENTRY_VALUE = 4, 7, 1, 2
 _RANDOM = "Dropout with training_mode"
-_VECTORS = b"\x0a\x02\x08\x01"  # TypeProto of a float32 tensor of unknown shape
 _TEXTS = {
     _NODE: (_NODE_OP_TYPE, _NODE_DOMAIN),
     _ENTRY: (_ENTRY_KEY, _ENTRY_VALUE),
-    _OUTPUT: (_OUTPUT_NAME,),
 }
 _PARTS = {
     (_MODEL, 20): "training information",
@@ -201,14 +176,12 @@ _PARTS = {
 
 @dataclass
 class GraphScan:
-    """Operators, external files and outputs of an ONNX file, and what a bundle's may not have."""
+    """Operators and external files of an ONNX file, and what a bundle's may not have."""
 
     operators: set[tuple[str, str]] = field(default_factory=set)
     """(domain, operator) of every node, subgraphs included; "" is the standard domain."""
     external_files: set[str] = field(default_factory=set)
     """Locations of weights that are stored outside the file."""
-    outputs: set[str] = field(default_factory=set)
-    """Names of the outputs, including those of subgraphs."""
     parts: set[str] = field(default_factory=set)
     """Parts that no export writes: functions, training information, sparse weights, graphs inside nodes."""
 
@@ -237,15 +210,6 @@ def is_beside(location: str) -> bool:
     return "/" not in location and "\\" not in location and location not in ("", ".", "..")
 
 
-def with_output(path: Path, value: str) -> bytes:
-    """Return the content of an ONNX file, with a float32 value of its graph as one more output.
-
-    Two concatenated protobuf messages are read as one, with the repeated fields of both.
-    """
-    described = encoded(_OUTPUT_NAME, value.encode()) + encoded(_OUTPUT_TYPE, _VECTORS)
-    return path.read_bytes() + encoded(_MODEL_GRAPH, encoded(_GRAPH_OUTPUT, described))
-
-
 def _visit(data: memoryview, start: int, end: int, message: int, scan: GraphScan) -> None:
     children = _CHILDREN[message]
     texts: dict[int, str] = {}
@@ -265,8 +229,6 @@ def _visit(data: memoryview, start: int, end: int, message: int, scan: GraphScan
         scan.operators.add(("" if domain == "ai.onnx" else domain, _RANDOM if _is_random(name, inputs) else name))
     elif message == _ENTRY and texts.get(_ENTRY_KEY) == "location":
         scan.external_files.add(texts.get(_ENTRY_VALUE, ""))
-    elif message == _OUTPUT:
-        scan.outputs.add(texts.get(_OUTPUT_NAME, ""))
 
 
 def _is_random(operator: str, inputs: int) -> bool:

@@ -13,7 +13,6 @@ from whiten_runtime.bundle.records import (
     ChoiceRecord,
     FileRecord,
     Input,
-    Outputs,
     ParityRecord,
     Pooling,
     Precision,
@@ -22,7 +21,6 @@ from whiten_runtime.bundle.records import (
     Similarity,
     Source,
     Target,
-    VectorType,
     WhiteningRecord,
     is_space,
     pooling_modes,
@@ -33,6 +31,10 @@ FORMAT_VERSION = 1
 MANIFEST_FILE = "whiten.json"
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$\.?(.*)`)?", re.DOTALL)
 """Message of msgspec for a field that a record does not have."""
+
+_FORMER = {"outputs": ("whitened", "both"), "vectors": ("float32",)}
+"""Fields that versions before 0.5 wrote, with the values that need no reader: outputs, which the graph itself shows,
+and vectors that are not rounded."""
 
 NESTED_METHODS = frozenset({"pca", "pca-cor"})
 """Methods whose first m columns are the whitening to m dimensions."""
@@ -77,11 +79,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Choice of the whitening, if it was "auto"; otherwise None."""
     normalize: bool
     """Whether the graph divides each vector by its L2 norm."""
-    outputs: Outputs = "whitened"
-    """Outputs of the graph; with "both", it returns the vector before whitening too."""
-    vectors: VectorType = "float32"
-    """Type in which the finished vectors can be stored without loss; the graph gives float32 for both. With "int8" they
-    are whole numbers from -127 to 127, with one scale for each vector (`bundle.ranges`)."""
     dimension: int
     max_seq_length: int
     """Maximum number of tokens, special tokens included; longer texts are truncated. 0 for vectors."""
@@ -154,6 +151,7 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
             )
         fields = json.loads(content.decode("utf-8"), object_pairs_hook=_object)
         _check_hash(path, content, fields.pop(HASH_FIELD, None))
+        _drop_former_fields(path, fields)
         manifest = msgspec.convert(fields, Manifest)
     except msgspec.ValidationError as error:
         if unknown := _UNKNOWN.fullmatch(str(error)):
@@ -191,6 +189,18 @@ def _check_hash(path: Path, content: bytes, stated: object) -> None:
             f"{path}: {HASH_FIELD} is {str(stated)[:64]!r}, but the file's own is {computed or 'none'}; it was "
             f"altered: copy the bundle again, or, if you edited it on purpose, delete the line of {HASH_FIELD}"
         )
+
+
+def _drop_former_fields(path: Path, fields: dict[str, Any]) -> None:
+    """Drop the fields that only versions before 0.5 wrote; refuse values that mean more than nothing."""
+    for name, readable in _FORMER.items():
+        if (value := fields.pop(name, readable[0])) not in readable:
+            raise BundleError(
+                f"{path}: {name} is {value!r}, which only versions before 0.5 read; export the model again"
+            )
+    for record in (fields.get("parity"), fields.get("published")):
+        if isinstance(record, dict) and record.get("stepped") is None:
+            record.pop("stepped", None)
 
 
 def _check(manifest: Manifest, path: Path) -> None:

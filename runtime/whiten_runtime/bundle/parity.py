@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import PROBE_VECTORS_FILE, PROBES_FILE, Bundle
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.ranges import STEPS, to_steps
-from whiten_runtime.bundle.records import ParityRecord, Precision, VectorType
+from whiten_runtime.bundle.records import ParityRecord, Precision
 from whiten_runtime.errors import BundleError, ParityError
 
 _SHOWN = 0.005
@@ -27,38 +26,32 @@ class Agreement:
         vectors: number of pairs compared.
         min_cosine: cosine of the worst pair.
         mean_cosine: mean cosine of the pairs.
-        max_difference: largest |difference| of any coordinate, divided by the norm of the reference vector; of int8
-            vectors, what of it is more than the half step that rounding may cost.
-        max_norm_error: largest |norm / norm of the reference vector - 1|; None for int8 vectors, which have no length.
-        mean_norm_error: mean of |norm / norm of the reference vector - 1|; None for int8 vectors.
-        stepped: of int8 vectors, the share of coordinates that are not the reference's, rounded; None for float32.
+        max_difference: largest |difference| of any coordinate, divided by the norm of the reference vector.
+        max_norm_error: largest |norm / norm of the reference vector - 1|.
+        mean_norm_error: mean of |norm / norm of the reference vector - 1|.
         norm_bias: mean of norm / norm of the reference vector - 1, with its sign: rounding makes some vectors longer
-            and others shorter, a wrong scale makes all of them so; None for int8 vectors.
+            and others shorter, a wrong scale makes all of them so.
     """
 
     vectors: int
     min_cosine: float
     mean_cosine: float
     max_difference: float
-    max_norm_error: float | None
-    mean_norm_error: float | None
-    stepped: float | None = None
-    norm_bias: float | None = None
+    max_norm_error: float
+    mean_norm_error: float
+    norm_bias: float
 
     def __str__(self) -> str:
-        scaled = "" if self.norm_bias is None or abs(self.norm_bias) < _SHOWN else f"{1 + self.norm_bias:.3f}"
+        scaled = "" if abs(self.norm_bias) < _SHOWN else f"{1 + self.norm_bias:.3f}"
         return in_words(self) + (f", norms {scaled} times as long on average" if scaled else "")
 
 
 def in_words(parity: Agreement | ParityRecord) -> str:
     """Describe an agreement in one line."""
     mean, worst = 1 - parity.mean_cosine, 1 - parity.min_cosine
-    norm = "" if parity.max_norm_error is None else f", worst norm {parity.max_norm_error:.1e} off"
-    if parity.stepped is not None:
-        norm = f" beyond rounding, {parity.stepped:.1e} of the coordinates rounded otherwise"
     return (
-        f"cosine 1 - {mean:.1e} on average, 1 - {worst:.1e} at worst, "
-        f"worst difference {parity.max_difference:.1e} of the norm{norm}, {parity.vectors} vectors"
+        f"cosine 1 - {mean:.1e} on average, 1 - {worst:.1e} at worst, worst difference {parity.max_difference:.1e} of "
+        f"the norm, worst norm {parity.max_norm_error:.1e} off, {parity.vectors} vectors"
     )
 
 
@@ -71,19 +64,17 @@ class Gate:
     max_difference: float
     max_norm_error: float = np.inf
     mean_norm_error: float = np.inf
-    max_stepped: float = np.inf
     max_norm_bias: float = np.inf
 
     def passes(self, agreement: Agreement) -> bool:
-        """Return whether every bound is satisfied; NaN satisfies none, and what was not measured only no bound."""
+        """Return whether every bound is satisfied; NaN satisfies none."""
         return (
             agreement.min_cosine >= self.min_cosine
             and agreement.mean_cosine >= self.mean_cosine
             and agreement.max_difference <= self.max_difference
-            and _within(agreement.max_norm_error, self.max_norm_error)
-            and _within(agreement.mean_norm_error, self.mean_norm_error)
-            and _within(agreement.stepped, self.max_stepped)
-            and _within(None if agreement.norm_bias is None else abs(agreement.norm_bias), self.max_norm_bias)
+            and agreement.max_norm_error <= self.max_norm_error
+            and agreement.mean_norm_error <= self.mean_norm_error
+            and abs(agreement.norm_bias) <= self.max_norm_bias
         )
 
     def __str__(self) -> str:
@@ -92,12 +83,7 @@ class Gate:
         average = "" if np.isinf(self.mean_norm_error) else f", {self.mean_norm_error:.0%} on average"
         norm = "" if np.isinf(self.max_norm_error) else f", norm within {self.max_norm_error:.0%}{average}"
         bias = "" if np.isinf(self.max_norm_bias) else f", {self.max_norm_bias:.0%} of all together"
-        steps = "" if np.isinf(self.max_stepped) else f", {self.max_stepped:.0%} of the coordinates rounded otherwise"
-        return f"cosine >= {self.min_cosine:g}{mean}{difference}{norm}{bias}{steps}"
-
-
-def _within(value: float | None, bound: float) -> bool:
-    return bool(np.isinf(bound)) if value is None else value <= bound
+        return f"cosine >= {self.min_cosine:g}{mean}{difference}{norm}{bias}"
 
 
 GATES: dict[Precision | Literal["bf16"], Gate] = {
@@ -107,34 +93,6 @@ GATES: dict[Precision | Literal["bf16"], Gate] = {
     "bf16": Gate(min_cosine=0.999, mean_cosine=0.9997, max_difference=np.inf, max_norm_error=0.02),
     "int8": Gate(0.98, 0.99, max_difference=np.inf, max_norm_error=0.1, mean_norm_error=0.05, max_norm_bias=0.02),
 }
-
-
-ROUNDING = 1e-3
-"""What rounding to int8 may cost a cosine, besides what the bounds of the precision allow.
-
-Layers of all-MiniLM-L6-v2 on 4,000 sentences, mean and worst: whitened 5e-5 and 2e-4, not whitened 2e-4 and 4e-4,
-centred 3e-4 and 7e-4. It is about (max |y| / root mean square of y)² / 390,000.
-"""
-
-_STEPPED = 0.01
-"""Largest share of coordinates that float32 may round to another step than float64 does."""
-
-
-def gate_of(precision: Precision | Literal["bf16"], vectors: VectorType) -> Gate:
-    """Return the bounds for a precision of the network and a type of the finished vectors.
-
-    Lengths of int8 vectors are not bounded, as they have none. A coordinate of float32's may be a step from the
-    reference's, rounded, only where that is as near to the boundary of the step as the bound of float32 allows.
-    """
-    gate = GATES[precision]
-    if vectors == "float32":
-        return gate
-    return Gate(
-        min_cosine=round(gate.min_cosine - ROUNDING, 6),
-        mean_cosine=round(gate.mean_cosine - ROUNDING, 6),
-        max_difference=gate.max_difference,
-        max_stepped=_STEPPED if precision == "fp32" else np.inf,
-    )
 
 
 _OTHER_KERNELS = 1.25, 2e-5
@@ -151,7 +109,7 @@ def gate_here(manifest: Manifest, bfloat16: bool = False) -> Gate:
     Those of its precision, and of int8 besides a mean cosine near the one of the export: whether this machine's kernels
     multiply as the exporter's did.
     """
-    gate = gate_of("bf16" if bfloat16 else manifest.precision, manifest.vectors)
+    gate = GATES["bf16" if bfloat16 else manifest.precision]
     if manifest.precision != "int8" or manifest.parity is None:
         return gate
     factor, term = _OTHER_KERNELS
@@ -220,43 +178,12 @@ def compare(vectors: ArrayLike, reference: ArrayLike) -> Agreement:
     )
 
 
-def compare_finished(kind: VectorType, vectors: ArrayLike, reference: ArrayLike) -> Agreement:
-    """Compare the finished vectors of a bundle with the reference's, which are never rounded.
-
-    Cosines of int8 vectors are those to the reference as it is; differences are beyond the half step of rounding.
-    """
-    if kind == "float32":
-        return compare(vectors, reference)
-    exact = to_steps(reference)
-    agreement = compare(vectors, exact)
-    got = np.asarray(vectors, np.float64)
-    largest = np.abs(got).max(axis=1)
-    whole = (got == np.rint(got)).all(axis=1) & ((largest == STEPS) | (largest == 0))
-    wrong = np.isfinite(got).all(axis=1) & ~whole
-    if wrong.any():
-        raise ParityError(
-            f"vector {int(wrong.argmax())} is not of whole numbers whose largest magnitude is {STEPS}, though the "
-            "vectors are int8; export the model again"
-        )
-    beyond = np.maximum(np.abs(got - exact).max(axis=1) - 0.5, 0)
-    norm = np.linalg.norm(exact, axis=1)
-    difference = np.divide(beyond, norm, out=np.where(beyond == 0, 0.0, np.inf), where=norm > 0)
-    return replace(
-        agreement,
-        max_difference=float(difference.max()),
-        max_norm_error=None,
-        mean_norm_error=None,
-        norm_bias=None,
-        stepped=float((got != np.rint(exact)).mean()),
-    )
-
-
 @dataclass(frozen=True)
 class Probes:
     """Texts with the reference's vectors."""
 
     texts: tuple[str, ...]  # n texts; empty in a bundle that whitens vectors
-    embeddings: NDArray[np.float64]  # finished vectors before rounding to int8, if there is one, float64 [n, k]
+    embeddings: NDArray[np.float64]  # finished vectors, float64 [n, k]
     unwhitened: NDArray[np.float64]  # vectors before whitening and normalisation, float64 [n, d]
 
 

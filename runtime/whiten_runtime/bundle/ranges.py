@@ -1,47 +1,12 @@
-"""Convert coordinates to 8 bits: whole numbers with a scale of each vector, and ranges of each coordinate."""
+"""Compute the range of each coordinate, which 8 bits divide into steps, from what a bundle stores of its corpus."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from whiten_runtime.bundle.bundle import WHITENING_FILE, Bundle
-from whiten_runtime.errors import BundleError, UsageError
-
-STEPS = 127
-"""Magnitude of the largest coordinate of every vector but that of zeros."""
-
-LEAST_MAGNITUDE = 1e-30
-"""Smallest divisor: a vector is divided by its largest magnitude or by this, so that a vector of zeros stays one."""
-
-
-def to_steps(vectors: ArrayLike) -> NDArray[np.float64]:
-    """Scale each vector, [n, k], so that its largest magnitude is 127, in float64; nothing is rounded."""
-    rows = np.asarray(vectors, np.float64)
-    largest = np.maximum(np.abs(rows).max(axis=1, keepdims=True), LEAST_MAGNITUDE)
-    return np.asarray(rows / largest * STEPS)
-
-
-def as_int8(vectors: ArrayLike) -> NDArray[np.int8]:
-    """Convert vectors of a bundle whose manifest says `"vectors": "int8"` to int8. The numbers stay the same."""
-    stored = np.asarray(vectors)
-    if stored.dtype == np.int8:
-        return stored
-    with np.errstate(invalid="ignore"):  # NaN and infinity become some number, which differs from them
-        rows = stored.astype(np.int8)
-    wrong = _wrong(stored, rows)
-    if wrong.any():
-        raise UsageError(
-            f"a vector holds {stored[wrong][0]!s}, but int8 takes whole numbers from -{STEPS} to {STEPS}; give vectors "
-            "of a bundle exported with --round-to int8, not normalised"
-        )
-    return rows
-
-
-def _wrong(stored: NDArray[Any], rows: NDArray[np.int8]) -> NDArray[np.bool_]:
-    return np.asarray((stored != rows) | (np.abs(stored) > STEPS))
-
+from whiten_runtime.errors import BundleError
 
 DEVIATIONS = 5.5
 """Standard deviations from the mean to either end of a range.

@@ -15,8 +15,6 @@ Pooling = str
 Precision = Literal["fp32", "fp16", "int8"]
 Target = Literal["cpu", "cuda"]
 WhiteningMethod = Literal["pca", "zca", "cholesky", "zca-cor", "pca-cor", "none"]
-Outputs = Literal["whitened", "both"]
-VectorType = Literal["float32", "int8"]
 Side = Literal["right", "left"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 VectorPrecision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
@@ -213,14 +211,12 @@ class ParityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     mean_cosine: float
     max_difference: float
     """Largest |difference| of any coordinate, divided by the norm of the reference vector."""
-    max_norm_error: float | None = None
-    """Largest |norm / norm of the reference vector - 1|; None for int8 vectors, which have no length."""
-    mean_norm_error: float | None = None
-    """Mean of the same; None where that is."""
+    max_norm_error: float
+    """Largest |norm / norm of the reference vector - 1|."""
+    mean_norm_error: float
+    """Mean of the same."""
     provider: str = "CPUExecutionProvider"
     """Execution provider of onnxruntime that computed the vectors."""
-    stepped: float | None = None
-    """Of int8 vectors, the share of coordinates that are not the reference's, rounded; None for float32."""
 
 
 LARGEST_PAIR = 128

@@ -22,23 +22,13 @@ def with_space(manifest: Manifest) -> Manifest:
     return msgspec.structs.replace(manifest, space=space_id(manifest))
 
 
-def directions_of(manifest: Manifest) -> str:
-    """Return an id that bundles share if cosines between their vectors mean something, whatever the lengths.
-
-    It is the id of the space of float32 vectors that are not normalised.
-    """
-    if manifest.vectors == "float32" and not manifest.normalize:
-        return space_of(manifest)
-    return space_id(msgspec.structs.replace(manifest, vectors="float32", normalize=False))
-
-
 def space_id(manifest: Manifest) -> str:
     """Compute the id of a space: 16 hexadecimal digits of a SHA-256 over all that decides the coordinates.
 
     These are the source's weights, tokenizer, prompts, layers, pooling, modules and map, and whether the vectors are
-    normalised or int8. The map is identified by the corpus and options it was fitted with: the last bits of W differ
-    between processors. Precision, target, versions and name are left out, and so is the maximum length unless the map
-    is one whose axes turn (`_turning`).
+    normalised. The map is identified by the corpus and options it was fitted with: the last bits of W differ between
+    processors. Precision, target, versions and name are left out, and so is the maximum length unless the map is one
+    whose axes turn (`_turning`).
 
     The id of a bundle must never change: a field that is added to the manifest later may enter only where it is set.
     """
@@ -48,7 +38,7 @@ def space_id(manifest: Manifest) -> str:
 
 def _coordinates(manifest: Manifest) -> dict[str, Any]:
     source = manifest.source
-    content = {
+    return {
         "weights": source.weights_sha256,
         "merged_into": source.merged_into,
         "tokenizer": _tokenizer(manifest.files),
@@ -66,7 +56,6 @@ def _coordinates(manifest: Manifest) -> dict[str, Any]:
         "normalize": manifest.normalize,
         "dimension": manifest.dimension,
     }
-    return content if manifest.vectors == "float32" else content | {"vectors": manifest.vectors}
 
 
 def _used(layers: tuple[int, ...], weights: tuple[float, ...] | None) -> tuple[int, ...]:

@@ -77,8 +77,8 @@ if TYPE_CHECKING:
     metavar="|".join(get_args(VectorPrecision)),
     default="float32",
     show_default=True,
-    help="How a coordinate is stored: float32; 8 bits within the coordinate's range (int8, uint8), unlike --round-to "
-    "of whiten-export; or only its sign (binary, ubinary). But for float32, lines of JSON begin with a header.",
+    help="How a coordinate is stored: float32; 8 bits within the coordinate's range (int8, uint8); or only its sign "
+    "(binary, ubinary). But for float32, lines of JSON begin with a header.",
 )
 @heading("Output")
 @option(
@@ -122,7 +122,7 @@ def embed(
     """
     from whiten_runtime.files.texts import read_texts
     from whiten_runtime.files.vector_metadata import VectorMetadata
-    from whiten_runtime.files.write_vectors import as_stored, check_output, json_numbers
+    from whiten_runtime.files.write_vectors import check_output, json_numbers
     from whiten_runtime.opened.encoder import Encoder, embedder_of
     from whiten_runtime.opened.opening import encode_options
 
@@ -155,15 +155,14 @@ def embed(
         windows = embedder_of(encoder).windows(text if source is None else read_texts(source, column), options)
         if source is not None:
             windows = _placed(windows, source, column)
-        stored = ((texts, as_stored(rows, metadata)) for texts, rows in windows)
         summary: dict[str, Any] = {}
         if out is not None:
-            summary = {"texts": _write(stored, metadata, out, header), "out": str(out)}
+            summary = {"texts": _write(windows, metadata, out, header), "out": str(out)}
         elif as_json:
-            embeddings = [row for _, rows in stored for row in json_numbers(rows)]
+            embeddings = [row for _, rows in windows for row in json_numbers(rows)]
             summary = {"texts": len(embeddings), "embeddings": embeddings}
         else:
-            summary = {"texts": _print(stored, metadata, header)}
+            summary = {"texts": _print(windows, metadata, header)}
         if encoder.truncated:
             limit = f"at most {encoder.max_seq_length} tokens of a text are read"
             warn(f"{encoder.truncated} of {summary['texts']} texts were cut: {limit}")

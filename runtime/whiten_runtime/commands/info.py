@@ -80,10 +80,8 @@ def describe(manifest: Manifest) -> str:
             rows.append(("isotropy", ", ".join(said)))
     if manifest.choice is not None:
         rows.append(("chosen", manifest.choice.why))
-    raw = f", and {manifest.unwhitened_width} before whitening" if manifest.outputs == "both" else ""
-    kind = ", whole numbers from -127 to 127 (int8)" if manifest.vectors == "int8" else ""
-    kind = ", L2-normalised" if manifest.normalize else kind
-    rows.append(("vectors", f"{manifest.dimension} dimensions{kind}{raw}"))
+    kind = ", L2-normalised" if manifest.normalize else ""
+    rows.append(("vectors", f"{manifest.dimension} dimensions{kind}"))
     rows.append(("space", space_of(manifest)))
     if manifest.input == "text":
         side = ", truncated from the left" if manifest.truncation_side == "left" else ""

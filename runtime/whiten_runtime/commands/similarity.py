@@ -49,8 +49,7 @@ def similarity(
     Prints the cosine of each row of A with the same row of B, one a line. With --top, prints a line for each row of A
     and each of its nearest rows of B: row of A, row of B, cosine, separated by tabs. Rows count from 0.
 
-    Vectors of different spaces cannot be compared, unless one is aligned with the other or they differ in nothing but
-    length: those of --normalize and --round-to int8. Files that whiten embed or
+    Vectors of different spaces cannot be compared, unless one is aligned with the other. Files that whiten embed or
     transform wrote say which space theirs are in.
 
     Exits with 2 where the files cannot be compared with each other, and with 1 where one holds no vectors.
@@ -83,7 +82,7 @@ def _check_spaces(a: Path, b: Path, allowed: bool) -> list[str | None]:
     if first is None or second is None:
         silent = f"neither '{a}' nor '{b}'" if first == second else f"only '{b if first is None else a}'"
         warn(f"{silent} says which space its vectors are in; their cosines mean something only if it is the same one")
-    elif not _same_directions(known):
+    elif first != second:
         message = f"'{a}' is in space {first}, '{b}' in space {second}: their vectors cannot be compared"
         if (alignment := _alignment(known)) is not None:
             close = alignment.description
@@ -95,11 +94,6 @@ def _check_spaces(a: Path, b: Path, allowed: bool) -> list[str | None]:
             raise UsageError(f"{message}; embed both with one bundle, or pass --allow-different-spaces")
         warn(message)
     return [first, second]
-
-
-def _same_directions(known: Sequence[VectorMetadata | None]) -> bool:
-    """Return whether the vectors of all files can be compared by cosines: lengths may differ, directions not."""
-    return len({metadata.compared_by for metadata in known if metadata is not None}) == 1
 
 
 def _alignment(known: Sequence[VectorMetadata | None]) -> AlignmentRecord | None:

@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import AlignmentRecord, VectorPrecision, VectorType, is_space
-from whiten_runtime.bundle.space import directions_of, space_of
+from whiten_runtime.bundle.records import AlignmentRecord, VectorPrecision, is_space
+from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.texts import import_parquet
 
@@ -43,11 +43,6 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Number of vectors; None where the file itself says it, or where it was not known yet."""
     alignment: AlignmentRecord | msgspec.UnsetType = msgspec.UNSET
     """Space that the bundle's whitening was aligned with, and how close its vectors are to these."""
-    vector_type: VectorType | msgspec.UnsetType = msgspec.UNSET
-    """"int8" if the graph rounds each vector to whole numbers, of a scale of its own; unset for float32."""
-    directions: str | msgspec.UnsetType = msgspec.UNSET
-    """Id that files share whose vectors differ in length alone, so that cosines can be taken; unset if it is the space.
-    """
 
     @classmethod
     def of(
@@ -60,19 +55,15 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
     ) -> "VectorMetadata":
         """Describe vectors that a bundle computes with these options."""
         alignment = manifest.whitening.alignment if manifest.whitening else None
-        space, directions = space_of(manifest), directions_of(manifest)
-        whole = manifest.vectors == "int8" and not normalize and precision in ("float32", "int8")
         return cls(
-            space=space,
+            space=space_of(manifest),
             bundle=manifest.name,
             dimension=truncate_dim or manifest.dimension,
-            precision=msgspec.UNSET if whole or precision == "float32" else precision,
+            precision=msgspec.UNSET if precision == "float32" else precision,
             truncated_from=None if truncate_dim in (None, manifest.dimension) else manifest.dimension,
             normalized=normalize or manifest.normalize,
             prompt_name=prompt_name,
             alignment=msgspec.UNSET if alignment is None else alignment,
-            vector_type="int8" if whole else msgspec.UNSET,
-            directions=msgspec.UNSET if directions == space else directions,
         )
 
     @property
@@ -89,13 +80,8 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
     def dtype(self) -> np.dtype[np.generic]:
         """Return the type of the numbers in the file: float32, int8 or uint8, little-endian."""
         if not self.coded:
-            return np.dtype(np.int8 if self.vector_type == "int8" else "<f4")
+            return np.dtype("<f4")
         return np.dtype(np.int8 if self.precision in ("int8", "binary") else np.uint8)
-
-    @property
-    def compared_by(self) -> str:
-        """Return the id by which it is decided whether cosines with the vectors of another file mean something."""
-        return self.directions or self.space
 
     def to_json(self) -> bytes:
         """Serialise as one line without a newline: the header of a .jsonl file, and the content of a sidecar."""
@@ -185,7 +171,6 @@ def decoded(content: bytes, path: Path) -> VectorMetadata | None:
         metadata = msgspec.convert(document[KEY], VectorMetadata)
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
         raise DataError(f"{path}: its metadata is damaged ({error}); embed the texts again") from None
-    for space in (metadata.space, metadata.compared_by):
-        if not is_space(space):
-            raise DataError(f"{path}: its space is {space!r}, which is no id of one; embed the texts again")
+    if not is_space(metadata.space):
+        raise DataError(f"{path}: its space is {metadata.space!r}, which is no id of one; embed the texts again")
     return metadata

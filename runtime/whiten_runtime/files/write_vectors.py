@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.ranges import as_int8
 from whiten_runtime.errors import UsageError, encodable
 from whiten_runtime.files.replacing import check_file_place, hidden_file, replace_file, written_as
 from whiten_runtime.files.texts import import_parquet
@@ -110,13 +109,6 @@ def json_numbers(values: Vectors) -> list[Any]:
     return list(numbers.tolist())
 
 
-def as_stored(vectors: Vectors, metadata: VectorMetadata) -> Vectors:
-    """Return vectors with the type that their metadata says, without loss."""
-    if metadata.vector_type == "int8":
-        return as_int8(vectors)
-    return np.asarray(vectors, metadata.dtype)
-
-
 class _NpyWriter:
     """Writes [n, k]; numpy leaves room in the header for an n that is not known yet."""
 
@@ -125,7 +117,7 @@ class _NpyWriter:
         self._write_header()
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
-        self._file.write(np.ascontiguousarray(as_stored(vectors, self._metadata)).tobytes())
+        self._file.write(np.ascontiguousarray(vectors, self._metadata.dtype).tobytes())
         self._count += len(vectors)
 
     def finish(self) -> int:
@@ -147,8 +139,7 @@ class _JsonlWriter:
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
         self._count += len(vectors)
-        rows = as_stored(vectors, self._metadata)
-        self._file.writelines(json_row(text, vector) + b"\n" for text, vector in zip(texts, rows, strict=True))
+        self._file.writelines(json_row(text, vector) + b"\n" for text, vector in zip(texts, vectors, strict=True))
 
     def finish(self) -> int:
         return self._count
@@ -181,7 +172,7 @@ def schema_of(metadata: VectorMetadata) -> Any:
 def columns_of(texts: Sequence[str], vectors: Vectors, metadata: VectorMetadata) -> list[Any]:
     """Return pyarrow's columns of texts and their vectors."""
     pyarrow, _ = import_parquet()
-    flat = pyarrow.array(np.ascontiguousarray(as_stored(vectors, metadata)).ravel())
+    flat = pyarrow.array(np.ascontiguousarray(vectors, metadata.dtype).ravel())
     rows = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
     return [pyarrow.array([encodable(text) for text in texts], pyarrow.string()), rows]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.records import Precision
-from whiten_runtime.errors import NoVectorError, RunError, UsageError
+from whiten_runtime.errors import BundleError, NoVectorError, RunError, UsageError
 from whiten_runtime.inference.batching import Schedule, pad_batch
 from whiten_runtime.inference.cpu import CpuRunner
 from whiten_runtime.inference.gpu import GpuRunner, check_padding, enables_cuda_graph, is_out_of_memory
@@ -40,7 +40,6 @@ class Engine:
         model: Path,
         pad_token_id: int,
         options: SessionOptions | None = None,
-        output: str = OUTPUT,
         lookup: bool = False,
     ) -> None:
         settings = options or SessionOptions()
@@ -48,12 +47,12 @@ class Engine:
             raise UsageError(
                 "enable_cuda_graph would replay the first text for every other; pass cuda_graphs=True instead"
             )
-        graph = GraphFile(model, settings, output)
+        graph = GraphFile(model, settings)
         on_gpu = provider_name(settings.providers[0]) in NVIDIA
         self._runner: Runner = (
             GpuRunner(graph, settings, pad_token_id) if on_gpu else CpuRunner(graph, settings, lookup)
         )
-        self._pad_token_id = pad_token_id
+        self._model, self._pad_token_id = model, pad_token_id
         self.schedule = self._runner.schedule
         session = self._runner.session()
         self._widths = graph.output_widths(session)
@@ -65,7 +64,15 @@ class Engine:
         return output in self._widths
 
     def width_of(self, *outputs: str) -> int:
-        """Return the total number of coordinates of these outputs."""
+        """Return the total number of coordinates of these outputs.
+
+        Raises:
+            BundleError: the graph lacks one of them.
+        """
+        if missing := [output for output in outputs if not self.gives(output)]:
+            raise BundleError(
+                f"{self._model}: has no output {missing[0]}, float32 [batch_size, k]; export the model again"
+            )
         return sum(self._widths[output] for output in outputs)
 
     def run(
@@ -83,12 +90,14 @@ class Engine:
         Raises:
             NoVectorError: onnxruntime fails on some texts; all others were computed.
             RunError: it fails on a text of one token too.
+            BundleError: the graph lacks an output.
         """
+        width = self.width_of(*outputs)
         if len(ids) == 1:  # there is nothing to plan
             vectors = np.array(self.compute(self.run_batch, ids, prompt_tokens, outputs))
             advance(1)
             return vectors
-        vectors = np.empty((len(ids), self.width_of(*outputs)), np.float32)
+        vectors = np.empty((len(ids), width), np.float32)
         for group, rows in self._batches(ids, prompt_tokens, outputs, batch_size):
             vectors[group] = rows
             advance(len(group))
@@ -181,9 +190,9 @@ class Engine:
         """Pad the token ids of one batch."""
         return pad_batch(ids, self._pad_token_id, prompt_tokens=prompt_tokens)
 
-    def check_padding(self, longest: int, precision: Precision, output: str = OUTPUT) -> None:
+    def check_padding(self, longest: int, precision: Precision) -> None:
         """Check that a padded text gets the same vector as the text alone; see `gpu.check_padding`."""
-        check_padding(self.run_batch, self._pad_token_id, longest, output, self.providers[0], precision)
+        check_padding(self.run_batch, self._pad_token_id, longest, OUTPUT, self.providers[0], precision)
 
     @property
     def can_record(self) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from whiten_runtime.bundle.bundle import Bundle, open_bundle
-from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import LARGEST_PAIR
 from whiten_runtime.errors import BundleError
@@ -19,14 +19,11 @@ from whiten_runtime.ort.session import SessionOptions
 
 
 def load_bundle(
-    path: Path,
-    options: SessionOptions | None = None,
-    verify_hashes: bool = True,
-    output: str = OUTPUT,
+    path: Path, options: SessionOptions | None = None, verify_hashes: bool = True
 ) -> tuple[Bundle, Embedder]:
     """Open a bundle's manifest, tokenizer and graph. No vector is computed before all hashes are checked.
 
-    For a call without options, the embedder gives all coordinates of `output`, with the default prompt and unchecked.
+    For a call without options, the embedder gives all coordinates, with the default prompt and unchecked.
     Steps that do not depend on one another run in parallel.
     """
     path, settings = path.absolute(), options or SessionOptions()
@@ -41,15 +38,15 @@ def load_bundle(
         weights = executor.submit(bundle.check_weights) if verify_hashes else None
         tokenizer = executor.submit(Tokenizer, bundle.tokenizer, manifest.max_seq_length, manifest.truncation_side)
         try:
-            engine = Engine(bundle.model, manifest.pad_token_id, settings, output, manifest.layers == (0,))
+            engine = Engine(bundle.model, manifest.pad_token_id, settings, manifest.layers == (0,))
         finally:
             if weights is not None:
                 weights.result()  # an altered file is reported as altered, even if onnxruntime fails on it first
     try:
-        embedder = Embedder(tokenizer.result(), engine, output, Prompts.of(manifest))
+        embedder = Embedder(tokenizer.result(), engine, prompts=Prompts.of(manifest))
         _check_outputs(bundle, engine)
         if CUDA_PROVIDER in map(provider_name, settings.providers):
-            engine.check_padding(manifest.max_seq_length, manifest.precision, output)
+            engine.check_padding(manifest.max_seq_length, manifest.precision)
     except BaseException:
         engine.close()
         raise
@@ -65,7 +62,7 @@ def load_graph(
     prompts: Prompts | None = None,
 ) -> Embedder:
     """Open a graph that is not part of a bundle yet, as `load_bundle` opens one that is."""
-    return Embedder(tokenizer, Engine(model, pad_token_id, options, output), output, prompts or Prompts())
+    return Embedder(tokenizer, Engine(model, pad_token_id, options), output, prompts or Prompts())
 
 
 def may_saturate(manifest: Manifest) -> bool:
@@ -80,8 +77,4 @@ def _check_outputs(bundle: Bundle, engine: Engine) -> None:
         raise BundleError(
             f"{bundle.model}: gives {width} dimensions, but the manifest says {manifest.dimension}; "
             "export the model again"
-        )
-    if manifest.outputs == "both" and not engine.gives(UNWHITENED_OUTPUT):
-        raise BundleError(
-            f"{bundle.model}: lacks the output {UNWHITENED_OUTPUT} of its manifest; export the model again"
         )

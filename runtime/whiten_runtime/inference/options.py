@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, SupportsIndex, TypedDict
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.ranges import OutputMoments, as_int8
+from whiten_runtime.bundle.ranges import OutputMoments
 from whiten_runtime.bundle.records import Similarity, VectorPrecision
 from whiten_runtime.errors import UsageError, whole_number
 from whiten_runtime.inference.vectors import Quantizer, check_computed, unit
@@ -148,7 +149,8 @@ class EncodeOptions:
             normalize = normalize or manifest.normalize
         quantize = None
         if ranges is not None or precision not in (None, "float32"):
-            quantize = _quantizer(manifest, moments, width, normalize, precision or "float32", ranges)
+            stored = partial(stored_ranges, manifest, moments, width, normalize)
+            quantize = Quantizer.of(precision or "float32", ranges, width, stored)
         return cls(
             prompt=text,
             include_prompt=manifest.include_prompt,
@@ -172,23 +174,8 @@ class EncodeOptions:
         return rows if self.quantize is None else self.quantize(rows)
 
 
-def _quantizer(
-    manifest: Manifest,
-    moments: ReadMoments,
-    width: int,
-    normalize: bool,
-    precision: VectorPrecision,
-    ranges: ArrayLike | None,
-) -> Callable[[NDArray[np.float32]], NDArray[Any]] | None:
-    if manifest.vectors == "int8" and precision == "int8" and ranges is None and not normalize:
-        return as_int8
-    return Quantizer.of(precision, ranges, width, lambda: stored_ranges(manifest, moments, width, normalize))
-
-
 def stored_ranges(manifest: Manifest, moments: ReadMoments, width: int, normalize: bool) -> NDArray[np.float32]:
     """Return the ranges of the leading coordinates of a bundle's vectors, float32 [2, width], from its moments."""
-    if manifest.vectors == "int8" and not normalize:
-        raise UsageError("the vectors of this bundle are int8 already; take precision int8, which needs no ranges")
     stored = moments()
     if stored is None:
         raise UsageError(

@@ -1,12 +1,8 @@
 """Create sessions of a graph file, one for each process, and define how the engine runs padded batches on them."""
 
 import ctypes
-import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -15,14 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
-from whiten_runtime.bundle.graph import OUTPUT, scan_graph, with_output
 from whiten_runtime.errors import BundleError, IntegrityError, RunError, WhitenError, one_line
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.ort.process import ForkSafeLock, after_fork_in_child
 from whiten_runtime.ort.providers import import_onnxruntime
 from whiten_runtime.ort.session import SessionOptions, create_session
-
-_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 class ForkSafeSession:
@@ -133,11 +126,10 @@ after_fork_in_child(_abandon_sessions)
 class GraphFile:
     """Represents an ONNX file from token ids to vectors, with its external data."""
 
-    def __init__(self, path: Path, options: SessionOptions, value: str = OUTPUT) -> None:
+    def __init__(self, path: Path, options: SessionOptions) -> None:
         self.path = path
         self.bytes = sum(file.stat().st_size for file in self._files())
         self._options = options
-        self._value = value
         self._original = self._identity()
 
     @property
@@ -149,12 +141,7 @@ class GraphFile:
         """Create a session of the graph."""
         if not self.unchanged:
             raise IntegrityError(f"{self.path}: replaced since it was opened; open it again, or restart the service")
-        settings = options or self._options
-        if self._value == OUTPUT or self._value in (scan := scan_graph(self.path)).outputs:
-            return create_session(self.path, settings, threads)
-        content = with_output(self.path, self._value)
-        with _folder_of_weights(self.path, scan.external_files) as folder:
-            return create_session(content, settings, threads, [(_WEIGHTS_FOLDER, os.fsencode(folder))])
+        return create_session(self.path, options or self._options, threads)
 
     def output_widths(self, session: Any) -> dict[str, int]:
         """Return the number of coordinates of each output that holds vectors."""
@@ -163,16 +150,11 @@ class GraphFile:
             raise BundleError(
                 f"{self.path}: takes {inputs}, not input_ids and attention_mask as int64; export the model again"
             )
-        widths = {
+        return {
             output.name: output.shape[1]
             for output in session.get_outputs()
             if output.type == "tensor(float)" and len(output.shape) == 2 and isinstance(output.shape[1], int)
         }
-        if self._value not in widths:
-            raise BundleError(
-                f"{self.path}: has no output {self._value}, float32 [batch_size, k]; export the model again"
-            )
-        return widths
 
     def _files(self) -> list[Path]:
         """Return the paths of the graph and its external data, if they exist."""
@@ -183,21 +165,6 @@ class GraphFile:
         """Return numbers that change when the graph or its weights are replaced."""
         stats = [file.stat() for file in self._files()]
         return [(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
-
-
-@contextmanager
-def _folder_of_weights(model: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Yield a folder with the weights of a graph; of links, as in the hub's cache, it is a temporary copy.
-
-    onnxruntime refuses weights that are links to another folder for a graph that it is given as bytes.
-    """
-    if not any((model.parent / name).is_symlink() for name in names):
-        yield model.parent.resolve()
-        return
-    with TemporaryDirectory(prefix="whiten-", ignore_cleanup_errors=True) as folder:
-        for name in names:
-            shutil.copyfile(model.parent / name, Path(folder) / name)
-        yield Path(folder)
 
 
 Feed = dict[str, NDArray[np.int64]]

@@ -27,16 +27,16 @@ def numbers_of(name: str, values: ArrayLike) -> NDArray[np.float32]:
         raise TextError(f"{name} are not numbers in rows of equal length ({error})") from None
 
 
-def rows_of(name: str, vectors: ArrayLike, int8: bool = False) -> NDArray[np.float32]:
+def rows_of(name: str, vectors: ArrayLike) -> NDArray[np.float32]:
     """Return vectors as float32, [n, k] or [k]."""
     rows = numbers_of(name, vectors)
-    check_no_codes(name, np.asarray(vectors), int8)
+    check_no_codes(name, np.asarray(vectors))
     return rows
 
 
-def check_no_codes(name: str, rows: NDArray[Any], int8: bool = False) -> None:
+def check_no_codes(name: str, rows: NDArray[Any]) -> None:
     """Check that rows do not have the type of codes, whose numbers are steps of ranges, or signs."""
-    if rows.dtype in (np.bool_, np.uint8) or (rows.dtype == np.int8 and not int8):
+    if rows.dtype in (np.bool_, np.uint8, np.int8):
         raise UsageError(
             f"{name}: has dtype {rows.dtype}, as codes of precision int8, uint8, binary or ubinary; wanted vectors of "
             "precision float32: embed again, or convert numbers that are coordinates with astype('float32')"
@@ -63,9 +63,9 @@ def rows_not_finite(vectors: NDArray[np.float32]) -> set[int]:
     return set(np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist())
 
 
-def comparable(a: ArrayLike, b: ArrayLike, int8: bool = False) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def comparable(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return two sets of vectors as float32 [n, k] and [m, k]; a single vector is a set of one."""
-    first, second = (np.atleast_2d(rows_of(name, vectors, int8)) for name, vectors in (("a", a), ("b", b)))
+    first, second = (np.atleast_2d(rows_of(name, vectors)) for name, vectors in (("a", a), ("b", b)))
     for name, rows in (("a", first), ("b", second)):
         if rows.ndim != 2:
             raise UsageError(f"{name} has shape {rows.shape}; wanted [n, k] or [k]")

@@ -17,7 +17,7 @@ from whiten_runtime.bundle.parity import (
     Probes,
     Proof,
     alone_and_batched,
-    compare_finished,
+    compare,
     gate_here,
     read_probes,
 )
@@ -72,15 +72,14 @@ class OpenedBundle:
         probes = read_probes(self._bundle)
         alone, batched = alone_and_batched(*self._probed(probes))
         got = np.concatenate([batched, alone])
-        return compare_finished(self.manifest.vectors, got, np.tile(probes.embeddings, (2, 1)))
+        return compare(got, np.tile(probes.embeddings, (2, 1)))
 
     def similarity(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
         """Return the similarity of every vector of `a` with every vector of `b`.
 
         It is `similarity_fn_name`: the cosine, unless the model's authors say otherwise; a dot product; or the negative
         euclidean or manhattan distance. Vectors are taken as float32, and may be as long or as short as float32 allows.
-        Arrays of int8, uint8 and bool are refused, since similarities of codes are not those of the vectors; int8 is
-        taken if the bundle itself gives int8 (`"vectors": "int8"` in its manifest).
+        Arrays of int8, uint8 and bool are refused, since similarities of codes are not those of the vectors.
 
         Args:
             a: shape [n, k] or [k].
@@ -94,7 +93,7 @@ class OpenedBundle:
             UsageError: the vectors have different numbers of dimensions, or the type of codes.
             TextError: they are not numbers, or not finite; the message has the first index.
         """
-        first, second = comparable(a, b, self.manifest.vectors == "int8")
+        first, second = comparable(a, b)
         return similarity_matrix(first, second, self.similarity_fn_name)
 
     def similarity_pairwise(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
@@ -111,7 +110,7 @@ class OpenedBundle:
             UsageError: there are different numbers of vectors or dimensions, or vectors of the type of codes.
             TextError: they are not numbers, or not finite; the message has the first index.
         """
-        first, second = comparable(a, b, self.manifest.vectors == "int8")
+        first, second = comparable(a, b)
         if len(first) != len(second):
             raise UsageError(f"a holds {len(first)} vectors and b {len(second)}; wanted as many, or call similarity")
         scores = row_similarities(first, second, self.similarity_fn_name)

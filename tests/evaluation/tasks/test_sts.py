@@ -219,6 +219,12 @@ def test_bundle_of_vectors_is_refused_before_embedding(tiny_bundle: Path, golden
     assert "·" not in result.stderr  # no stage began
 
 
+def test_a_bundle_that_a_version_before_this_output_wrote_is_refused(golden: Path, data_folder: Path) -> None:
+    result = invoke(evaluate, "sts", golden / "bundle-v1", "--data", data_folder, "--fit-on", "none")
+    assert result.exit_code == 1
+    assert "has no output unwhitened_embedding" in result.stderr
+
+
 def test_isotropy_command_measures_before_and_after_whitening(
     tiny_bundle: Path, data_folder: Path, tmp_path: Path
 ) -> None:

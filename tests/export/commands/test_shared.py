@@ -54,7 +54,6 @@ def test_a_model_as_published_is_compared_with_the_program_that_it_was_published
     ("name", "said"),
     [
         ("bundle-v1-int8", "(bounds 0.98 and 0.99)"),
-        ("bundle-v1-vectors-int8", "(bound 0.998999)"),
         ("bundle-v1-vectors", "(bound 0.0001)"),
     ],
 )

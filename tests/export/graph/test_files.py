@@ -42,6 +42,7 @@ def test_names_and_shapes_of_inputs_and_outputs(fresh_bundle: Path) -> None:
     assert described(model.graph.output) == {
         "sentence_embedding": ["batch_size", WIDTH],
         "last_hidden_state": ["batch_size", 1, WIDTH],
+        "unwhitened_embedding": ["batch_size", WIDTH],
     }
     assert {value.type.tensor_type.elem_type for value in model.graph.input} == {onnx.TensorProto.INT64}
     assert [entry.version for entry in model.opset_import if entry.domain == ""] == [20]

@@ -5,18 +5,15 @@ from typing import get_args
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from support.graphs import TOKENS, default_session, graph_of
 from whiten_export.graph.builder import HiddenStates
-from whiten_export.graph.head import pool_graph, set_head, vectors_graph
+from whiten_export.graph.head import pool_graph, set_head
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.reference import ACTIVATIONS, Composition, Dense, Head, LayerNorm, Normalize, Truncate
-from whiten_runtime.bundle.ranges import as_int8, to_steps
 from whiten_runtime.bundle.records import Pooling, PoolingMode
 
 WIDTH, KEPT = 6, 4
@@ -122,14 +119,17 @@ def test_graph_and_reference_equal_the_definition(
     if "pooler" not in pooling:
         pooled = pool([table[ids] for table in tables], mask, pooling)
         np.testing.assert_allclose(composition(pooled), want, atol=1e-12)
-    want = Head.of(affine, normalize)(want)
+    raw, want = want, Head.of(affine, normalize)(want)
     hidden = dataclasses.replace(lookup(tables), pooler=POOLER)
     graph = pool_graph(hidden, composition, WIDTH)
     set_head(graph, None, not normalize)  # the next call replaces this head
     set_head(graph, affine, normalize)
-    got, tokens = run_graph(graph, ids, mask)
+    got, tokens, *unwhitened = run_graph(graph, ids, mask)
     np.testing.assert_allclose(got, want, atol=1e-5)
     np.testing.assert_array_equal(tokens, got[:, None])
+    assert len(unwhitened) == whiten
+    if whiten:
+        np.testing.assert_allclose(unwhitened[0], raw, atol=1e-5)
 
 
 def test_a_network_sees_the_tokens_of_a_prompt_that_is_left_out_of_the_pooling() -> None:
@@ -172,79 +172,3 @@ def test_modules_equal_those_of_torch(activation: str) -> None:
     graph = pool_graph(lookup([table]), composition, WIDTH)
     set_head(graph, None, False)
     np.testing.assert_allclose(run_graph(graph, ids, np.ones_like(ids))[0], want, atol=1e-6)
-
-
-def rounding(width: int) -> tuple[ir.Model, onnxruntime.InferenceSession]:
-    graph = vectors_graph(width)
-    set_head(graph, None, False, vectors="int8")
-    return graph, default_session(ir.to_proto(graph).SerializeToString())
-
-
-def test_vectors_are_rounded_by_six_standard_operators() -> None:
-    graph, session = rounding(3)
-    assert [node.op_type for node in graph.graph] == ["Abs", "ReduceMax", "Max", "Div", "Mul", "Round"]
-    assert not any(node.domain for node in graph.graph)
-    rows = np.array(
-        [
-            [0, 0, 0],
-            [0, -5, 0],  # one coordinate
-            [2, 1, -1],  # 63.5 steps, the only exact tie: to the even one
-            [1, 0.0039, 0.0041],  # .4953 and .5207 steps
-            [3e38, -3e38, 1e38],  # 127 times these is infinite
-            [1e-29, 0, -1e-29],
-        ],
-        np.float32,
-    )
-    want = [[0, 0, 0], [0, -127, 0], [127, 64, -64], [127, 0, 1], [127, -127, 42], [127, 0, -127]]
-    (got,) = session.run(None, {"vectors": rows})
-    np.testing.assert_array_equal(got, want)
-    assert got.dtype == np.float32
-    broken = np.array([[np.nan, 1, 2], [np.inf, 1, 2]], np.float32)
-    assert np.isnan(session.run(None, {"vectors": broken})[0]).any(axis=1).all()
-
-
-FINITE = st.floats(-(2.0**100), 2.0**100, width=32).filter(lambda x: x == 0 or abs(x) > 1e-20)
-_, SESSION = rounding(KEPT)
-
-
-@settings(deadline=None)
-@given(arrays(np.float32, st.tuples(st.integers(1, 9), st.just(KEPT)), elements=FINITE))
-def test_rounding_is_that_of_numpy(rows: np.ndarray) -> None:
-    (got,) = SESSION.run(None, {"vectors": rows})
-    largest = np.maximum(np.abs(rows).max(axis=1, keepdims=True), np.float32(1e-30))
-    np.testing.assert_array_equal(got, np.rint(rows / largest * np.float32(127)))
-    exact = to_steps(rows)
-    assert np.abs(got - exact).max() <= 0.5 + 1e-4
-    near = np.abs(exact - np.floor(exact) - 0.5) < 1e-4
-    assert ((got == np.rint(exact)) | near).all()
-    np.testing.assert_array_equal(as_int8(got), got)
-
-
-def test_rounding_replaces_a_head_and_is_replaced() -> None:
-    affine = (np.zeros(WIDTH), np.eye(WIDTH, KEPT))
-    graph = pool_graph(lookup([np.ones((3, WIDTH), np.float32)]), Composition((0,)), WIDTH)
-    set_head(graph, affine, False, vectors="int8")
-    assert sum(node.op_type == "Round" for node in graph.graph) == 1
-    rounded, tokens = run_graph(graph, np.array([[1, 2]]), np.ones((1, 2), np.int64))
-    np.testing.assert_array_equal(rounded, [[127] * KEPT])
-    np.testing.assert_array_equal(tokens, rounded[:, None])
-    set_head(graph, affine, False)
-    assert not any(node.op_type in ("Round", "Abs") for node in graph.graph)
-    np.testing.assert_array_equal(run_graph(graph, np.array([[1, 2]]), np.ones((1, 2), np.int64))[0], [[1] * KEPT])
-
-
-def test_normalised_vectors_have_length_one() -> None:
-    vectors = np.random.default_rng(0).normal(size=(5, WIDTH))
-    np.testing.assert_allclose(np.linalg.norm(Head.of(None, True)(vectors), axis=1), 1)
-    assert not Head.of(None, True)(np.zeros((1, WIDTH))).any()
-
-
-@pytest.mark.parametrize("layers", [1, 3])
-def test_unused_layers_are_removed(layers: int) -> None:
-    hidden = lookup([np.ones((3, WIDTH), np.float32)] * layers)
-    chosen = HiddenStates(hidden.model, hidden.states[:1])
-    model = pool_graph(chosen, Composition((0,)), WIDTH)
-    set_head(model, None, False)
-    graph = model.graph
-    assert [name for name in graph.initializers if name.startswith("table")] == ["table.0"]
-    assert sum(node.op_type == "Gather" for node in graph) == 1

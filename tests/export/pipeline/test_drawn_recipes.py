@@ -37,8 +37,6 @@ CHOICES = some(
     all_sentences=st.booleans(),
     precision=st.sampled_from(["fp32", "fp16"]),
     normalize=st.booleans(),
-    outputs=st.sampled_from(["whitened", "both"]),
-    round_to=st.sampled_from(["float32", "int8"]),
     matryoshka=st.sampled_from([(8,), (8, 16), (100,)]),
 )
 
@@ -77,7 +75,6 @@ def test_recipe_is_refused_before_weights_are_loaded_or_exported(
         if choices.get("normalize"):
             np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
         manifest = encoder.manifest
-        for name in ("pooling", "precision", "outputs", "max_length"):
+        for name in ("pooling", "precision", "max_length"):
             if name in choices:
                 assert getattr(manifest, {"max_length": "max_seq_length"}.get(name, name)) == choices[name]
-        assert manifest.vectors == choices.get("round_to", "float32")

@@ -61,13 +61,11 @@ def test_invalid_layers_are_refused(text: str, message: str) -> None:
         ({"whitening": "zca", "dim": 8}, "its columns are not ordered by variance"),
         ({"whitening": "auto", "beta": 0.5}, "auto chooses it"),
         ({"whitening": None, "beta": 0.5}, "there is no whitening"),
-        ({"whitening": None, "outputs": "both"}, "there is no whitening"),
         ({"beta": 1.5}, "wanted a number from 0"),
         ({"beta": float("nan")}, "wanted a number from 0"),
         ({"shrinkage": "lw"}, "wanted none, ledoit-wolf, oas, or a number"),
         ({"shrinkage": 1.5}, "wanted none, ledoit-wolf, oas, or a number"),
         ({"dev": "pairs.csv", "whitening": "pca"}, "leave the method out"),
-        ({"outputs": "all"}, "wanted whitened or both"),
         ({"dim": "8"}, "dim is '8'"),
         ({"dim": 2.5}, "dim is 2.5"),
         ({"corpus": "file.txt"}, "wanted a tuple of files"),
@@ -76,9 +74,7 @@ def test_invalid_layers_are_refused(text: str, message: str) -> None:
         ({"device": "tpu"}, "wanted cpu, cuda or cuda:N"),
         ({"device": "cpu:1"}, "wanted cpu, cuda or cuda:N"),
         ({"corpus": ()}, "wanted a tuple of files"),
-        ({"normalize": True, "round_to": "int8"}, "leave normalize out"),
         ({"precision": "int8", "target": "cuda"}, "precision int8 is for CPUs, target is cuda"),
-        ({"round_to": "int4"}, "round-to is 'int4'; wanted float32 or int8"),
     ],
 )
 def test_invalid_choices_are_refused(choices: dict[str, object], message: str) -> None:
@@ -92,7 +88,7 @@ def test_invalid_choices_are_refused(choices: dict[str, object], message: str) -
         (Recipe("m"), "m-l1-l6"),
         (Recipe("m", pooling="cls", whitening=None, normalize=True), "m-l1-l6-cls-raw-norm"),
         (Recipe("m", dim=128), "m-l1-l6-128d"),
-        (Recipe("m", whitening="pca", precision="int8", round_to="int8"), "m-l1-l6-pca-int8-int8vectors"),
+        (Recipe("m", whitening="pca", precision="int8"), "m-l1-l6-pca-int8"),
     ],
 )
 def test_bundle_names(recipe: Recipe, name: str) -> None:
@@ -115,7 +111,6 @@ X = Path("x.npy")
         *((partial(export_bundle, value), "^recipe is .*; wanted a Recipe") for value in ("m", None, X)),
         *((partial(export_vectors, value), "^file is .*; wanted a path") for value in (None, 3, "", Recipe("m"))),
         (lambda: export_vectors(X, spec="pca"), "^spec is str 'pca'; wanted a WhiteningSpec"),
-        (lambda: export_vectors(X, normalize=True, round_to="int8"), "leave normalize out"),
         (lambda: export_vectors(X, 3), "^out is int 3; wanted a path"),
     ],
 )

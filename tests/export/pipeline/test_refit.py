@@ -51,7 +51,6 @@ def test_refit_on_the_same_corpus_equals_the_export(tiny_bundle: Path, corpus_fi
         ("--whitening", "none"),
         ("--whitening", "none", "--normalize"),
         ("--normalize", "--dim", 8),
-        ("--outputs", "both"),
         ("--precision", "int8", "--dim", 8),
         ("--precision", "fp16"),
         ("--precision", "int8", "--whitening", "none"),

@@ -15,14 +15,13 @@ from whiten import BundleError, IntegrityError
 from whiten_runtime.bundle.files import HASH_FIELD, own_hash, with_own_hash
 from whiten_runtime.bundle.manifest import Manifest, parse_manifest, read_manifest
 from whiten_runtime.bundle.records import AlignmentRecord, CorpusRecord, FileRecord, is_space
-from whiten_runtime.bundle.space import directions_of, space_id, space_of
+from whiten_runtime.bundle.space import space_id, space_of
 
 GOLDEN = {
     "bundle-v1": "9efc4542505bc9bc",
     "bundle-v1-int8": "9953650c1306d865",
     "bundle-v1-published": "fd149d4774440493",
     "bundle-v1-vectors": "44a44acc0f914d82",
-    "bundle-v1-vectors-int8": "456c3171130ddf30",
 }
 """Ids that vectors on people's disks may bear: they stay for ever."""
 
@@ -67,8 +66,6 @@ def test_the_id_can_be_computed_as_the_format_describes_it(golden: Path, name: s
             "corpus": sorted([corpus["sha256"], corpus["sentences"]] for corpus in whitening["corpus"]),
             "vectors": {"max_seq_length": stored["max_seq_length"], "fitted_at": []},
         }
-    if stored["vectors"] != "float32":
-        document["vectors"] = stored["vectors"]
     content = json.dumps(document, sort_keys=True, separators=(",", ":"))
     assert hashlib.sha256(content.encode()).hexdigest()[:16] == GOLDEN[name]
 
@@ -98,7 +95,6 @@ def changed(manifest: Manifest, change: dict[str, Any]) -> Manifest:
         {"route": "query"},
         {"truncation_side": "left"},
         {"normalize": True},
-        {"vectors": "int8"},
         {"dimension": 8},
         {"max_seq_length": 8},
         {"whitening": None},
@@ -130,7 +126,6 @@ def test_the_default_prompt_and_a_fixed_shrinkage_change_the_id(manifest: Manife
         {"space": "0" * 16},
         {"precision": "int8"},
         {"target": "cuda"},
-        {"outputs": "both"},
         {"opset": 99},
         {"versions": {}},
         {"parity": None},
@@ -186,17 +181,10 @@ def test_the_id_survives_writing_and_reading_and_the_scale_of_the_weights(
     assert space_id(replace(one, prompts=dict(reversed(prompts.items())))) == space
 
 
-def test_directions_are_those_of_vectors_of_any_length(manifest: Manifest) -> None:
-    unit, steps = replace(manifest, normalize=True, space=None), replace(manifest, vectors="int8", space=None)
-    assert len({space_of(one) for one in (manifest, unit, steps)}) == 3
-    assert {directions_of(one) for one in (manifest, unit, steps)} == {space_of(manifest)}
-    assert directions_of(changed(steps, {"whitening": {"method": "zca"}})) != space_of(manifest)
-
-
 @pytest.fixture
 def written(golden: Path, tmp_path: Path) -> Path:
     """A manifest alone in its folder."""
-    return Path(shutil.copy(golden / "bundle-v1-vectors-int8" / "whiten.json", tmp_path))
+    return Path(shutil.copy(golden / "bundle-v1-vectors" / "whiten.json", tmp_path))
 
 
 def without_hash(content: bytes) -> bytes:
@@ -237,7 +225,7 @@ def test_the_first_field_of_that_name_counts_even_if_a_prompt_is_called_so(golde
 
 def test_an_edit_by_hand_is_refused_with_what_to_do(written: Path) -> None:
     content = written.read_bytes()
-    edited = content.replace(b'"name": "bundle-v1-vectors-int8"', b'"name": "mine"')
+    edited = content.replace(b'"name": "bundle-v1-vectors"', b'"name": "mine"')
     written.write_bytes(edited)
     with pytest.raises(IntegrityError, match=f"{HASH_FIELD} is .* delete the line of {HASH_FIELD}"):
         read_manifest(written.parent)
@@ -263,13 +251,20 @@ def test_what_is_no_hash_is_refused(written: Path, value: str) -> None:
         (b'"name"', b'"name": "other", "name"', "the field 'name' is there twice"),
         (b'"rank"', b'"rank": 3, "rank"', "the field 'rank' is there twice"),
         (b'"include_prompt"', b'"include_promqt"', "has the field 'include_promqt'"),
-        (b'"dimension": 8', b'"dimension": NaN', "not a manifest"),
+        (b'"dimension": 6', b'"dimension": NaN', "not a manifest"),
+        (
+            b'"vectors": "float32"',
+            b'"vectors": "int8"',
+            "vectors is 'int8', which only versions before 0.5 read; .*again",
+        ),
+        (b'"outputs": "whitened"', b'"outputs": "all"', "outputs is 'all', which only versions before 0.5 read"),
+        (b'"stepped": null', b'"stepped": 0.0', "has the field 'parity.stepped'"),
     ],
 )
 def test_fields_that_are_unknown_or_there_twice_are_refused(
     golden: Path, tmp_path: Path, old: bytes, new: bytes, message: str
 ) -> None:
-    content = without_hash((golden / "bundle-v1-vectors-int8" / "whiten.json").read_bytes())
+    content = without_hash((golden / "bundle-v1-vectors" / "whiten.json").read_bytes())
     assert old in content
     (tmp_path / "whiten.json").write_bytes(content.replace(old, new, 1))
     with pytest.raises(BundleError, match=message) as caught:

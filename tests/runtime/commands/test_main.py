@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from support.bundles import contained, copy_bundle, rewrite_file
+from support.bundles import contained, copy_bundle, rewrite_file, stored_fields
 from support.cli import invoke, refused
 from whiten import Encoder
 from whiten_runtime.commands.main import whiten
@@ -74,8 +74,7 @@ def test_embed_reports_truncated_texts(tiny_bundle: Path) -> None:
 
 
 def test_info_and_verify(tiny_bundle: Path) -> None:
-    manifest = json.loads((tiny_bundle / "whiten.json").read_text())
-    del manifest["manifest_sha256"]
+    manifest = stored_fields(tiny_bundle)
     assert contained(manifest, json.loads(run("info", tiny_bundle, "--json").stdout))
     words = run("info", tiny_bundle).stdout
     assert "bert, 4 layers of 32" in words

@@ -79,8 +79,6 @@ def test_files_of_other_programs_say_nothing(tmp_path: Path) -> None:
         (lambda content: content.update(space="x"), "its space is 'x'"),
         (lambda content: content.pop("space"), "metadata is damaged"),
         (lambda content: content.update(normalized="no"), "metadata is damaged"),
-        (lambda content: content.update(vector_type="int4"), "metadata is damaged"),
-        (lambda content: content.update(directions="x"), "its space is 'x', which is no id of one"),
         (lambda content: content.update(vectors=5), r"is of \[5, 3\] vectors, but v.npy holds \[4, 3\]"),
         (lambda content: content.update(dimension=2), r"is of \[4, 2\] vectors"),
     ],
@@ -153,35 +151,3 @@ def test_embed_names_the_prompt(tmp_path: Path, golden: Path) -> None:
         found = read_metadata(tmp_path / "v.parquet")
         assert found is not None
         assert found.prompt_name == name
-
-
-STEPS = np.array([[127, -3, 0], [-127, 64, 1]], np.float32)
-OF_INT8 = VectorMetadata(
-    space=SPACE, bundle="b", dimension=3, normalized=False, vector_type="int8", directions="f" * 16
-)
-
-
-@pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl"])
-def test_int8_vectors_are_stored_as_such(tmp_path: Path, kind: str) -> None:
-    file = write(tmp_path / f"v.{kind}", STEPS, OF_INT8)
-    found = read_metadata(file)
-    assert found is not None
-    assert (found.vector_type, found.compared_by, found.space) == ("int8", "f" * 16, SPACE)
-    rows = np.concatenate(list(read_vectors(file)))
-    np.testing.assert_array_equal(rows, STEPS)
-    assert rows.dtype == np.float32
-    match kind:
-        case "npy":
-            assert np.load(file).dtype == np.int8
-        case "parquet":
-            assert pyarrow.parquet.read_schema(file).field("embedding").type.value_type == pyarrow.int8()
-        case "jsonl":
-            assert json.loads(file.read_text().splitlines()[1]) == {"text": "0", "embedding": [127, -3, 0]}
-            assert ".0" not in file.read_text()
-
-
-@pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl"])
-def test_vectors_that_are_not_int8_are_not_written_as_such(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(UsageError, match=r"a vector holds 63\.5"):
-        write(tmp_path / f"v.{kind}", STEPS / 2, OF_INT8)
-    assert not list(tmp_path.iterdir())

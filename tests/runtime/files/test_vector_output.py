@@ -13,7 +13,7 @@ from support.cli import ok, refused
 from whiten import Encoder
 from whiten_runtime.errors import DataError
 from whiten_runtime.files.read_vectors import read_vectors
-from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata, sidecar_of
+from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata
 from whiten_runtime.files.write_vectors import writing_vectors
 
 
@@ -154,16 +154,6 @@ def test_codes_without_their_sidecar_are_not_taken_for_vectors(tmp_path: Path, p
         list(read_vectors(out))
     np.save(out, np.load(out).astype(np.float32))
     assert len(list(read_vectors(out))) == 1
-
-
-def test_vectors_of_int8_are_read_with_their_sidecar(tmp_path: Path) -> None:
-    out = tmp_path / "vectors.npy"
-    np.save(out, np.array([[127, 1, -3]], np.int8))
-    with pytest.raises(DataError, match="holds int8"):
-        list(read_vectors(out))
-    made = VectorMetadata(space=SPACE, bundle="b", dimension=3, normalized=False, vectors=1, vector_type="int8")
-    sidecar_of(out).write_bytes(made.to_json())
-    np.testing.assert_array_equal(next(read_vectors(out)), [[127, 1, -3]])
 
 
 def test_pickled_objects_are_refused_in_our_words(tmp_path: Path) -> None:

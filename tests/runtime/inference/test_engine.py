@@ -15,7 +15,7 @@ from support.bundles import copy_bundle, edit_manifest
 from support.cli import python
 from whiten import Encoder, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
-from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.inference import batching, engine, loading, runner
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.engine import Engine, TokenRunner
@@ -35,9 +35,9 @@ def created(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """Record the number of threads of each session that is created; None means all."""
     sessions: list[int | None] = []
 
-    def create(graph: Path | bytes, options: SessionOptions, threads: int | None, *more: Any) -> Any:
+    def create(graph: Path, options: SessionOptions, threads: int | None) -> Any:
         sessions.append(threads)
-        return create_session(graph, options, threads, *more)
+        return create_session(graph, options, threads)
 
     monkeypatch.setattr(runner, "create_session", create)
     return sessions
@@ -225,11 +225,11 @@ def test_one_failing_batch_fails_the_call(tiny_bundle: Path) -> None:
 
 def test_padding_is_checked_on_loading_for_cuda(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1)).check_padding(48, "fp32")
-    checked: list[tuple[int, str, str]] = []
+    checked: list[tuple[int, str]] = []
     monkeypatch.setattr(Engine, "check_padding", lambda self, *what: checked.append(what))
     monkeypatch.setattr(loading, "CUDA_PROVIDER", "CPUExecutionProvider")
-    loading.load_bundle(tiny_bundle, output=UNWHITENED_OUTPUT)
-    assert checked == [(48, "fp32", UNWHITENED_OUTPUT)]
+    loading.load_bundle(tiny_bundle)
+    assert checked == [(48, "fp32")]
 
 
 def test_number_of_concurrent_gpu_runs_is_limited(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from whiten_runtime.errors import SignatureError
 from whiten_runtime.signing import sign_bundle, verify_signature
 
 GOLDEN = Path(__file__).parents[2] / "data"
-NAMES = ("bundle-v1", "bundle-v1-int8", "bundle-v1-vectors", "bundle-v1-vectors-int8")
+NAMES = ("bundle-v1", "bundle-v1-int8", "bundle-v1-vectors")
 
 
 def forge(bundle: Path) -> None:

@@ -54,6 +54,15 @@ def test_the_exit_code_is_that_of_the_verdict(tiny_bundle: Path, tmp_path: Path)
     assert "too few to tell" in refused(tiny_bundle, tmp_path / "few.txt")
 
 
+def test_a_bundle_that_normalises_is_measured_before_its_whitening(golden: Path, texts: Path, tmp_path: Path) -> None:
+    found = json.loads(ok("drift", golden / "bundle-v1-int8", "--input", texts, "--json").stdout)
+    assert (found["n"], found["verdict"]) == (400, "close")
+    older = copy_bundle(golden / "bundle-v1", tmp_path, normalize=True)
+    result = run("drift", older, "--input", texts)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert "has no output unwhitened_embedding, float32 [batch_size, k]; export the model again" in result.stderr
+
+
 def test_vectors_of_another_space_are_refused(tiny: Encoder, tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
     other = copy_bundle(tiny_bundle, tmp_path)
     edit_manifest(other, lambda m: m["source"].update(weights_sha256="f" * 64))

@@ -1,6 +1,7 @@
 """Implement `whiten drift`: compare new texts with the corpus that a bundle's whitening was fitted on."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -109,11 +110,6 @@ def _check_own(file: Path, metadata: VectorMetadata | None, space: str) -> None:
             f"'{file}' holds the first {metadata.dimension} of {metadata.truncated_from} coordinates; give all, or "
             "the texts"
         )
-    if metadata.vector_type == "int8":
-        raise UsageError(
-            f"'{file}' holds int8 vectors, each with a scale of its own, which do not tell how far from the mean they "
-            "were; give the texts"
-        )
     if metadata.normalized:
         raise UsageError(
             f"'{file}' holds vectors divided by their norms, which do not tell how far from the mean they were; give "
@@ -123,11 +119,12 @@ def _check_own(file: Path, metadata: VectorMetadata | None, space: str) -> None:
 
 def _feed(monitor: DriftMonitor, bundle: Path, options: SessionOptions, source: str, column: str | None) -> None:
     """Embed the texts that are not blank, and pass their vectors to the monitor."""
-    raw = monitor.manifest.normalize or monitor.manifest.vectors == "int8"
+    raw = monitor.manifest.normalize
     texts = (text for text in read_texts(source, column) if text.strip())
-    _, embedder = load_bundle(bundle, options, output=UNWHITENED_OUTPUT if raw else OUTPUT)
+    _, embedder = load_bundle(bundle, options)
+    given = replace(embedder.options, outputs=(UNWHITENED_OUTPUT if raw else OUTPUT,))
     with embedder:
-        for _, vectors in embedder.windows(texts):
+        for _, vectors in embedder.windows(texts, given):
             monitor.update(vectors, unwhitened=raw)
 
 
