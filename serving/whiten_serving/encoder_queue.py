@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import as_iterable, checked_texts, whole_number
-from whiten_runtime.inference.engine import TokenRunner
 from whiten_runtime.inference.options import EncodeOptions, Prompts
 from whiten_runtime.opened.encoder import Encoder, embedder_of
 from whiten_runtime.opened.opening import encode_options
@@ -53,7 +52,9 @@ class EncoderQueue:
         self.encoder = encoder if isinstance(encoder, Encoder) else Encoder(encoder)
         try:
             self._embedder = embedder_of(self.encoder)
-            self.runner = TokenRunner(self._embedder.engine)
+            self.runner = self._embedder.engine
+            self.runner.check_open()
+            self.runner.create_sessions()
             self.scheduler = scheduler or Scheduler(
                 self.runner.schedule.workers if lanes is None else lanes,
                 max_batch_tokens,
@@ -65,6 +66,7 @@ class EncoderQueue:
                 self.encoder.close()
             raise
         self._shares = scheduler is not None
+        self.scheduler.begin(self.runner)
         self._options = lru_cache(_OPTIONS, typed=True)(self._checked)  # checking options takes its time
         self._prompts = Prompts.of(self.encoder.manifest)
 

@@ -16,7 +16,6 @@ from whiten_runtime.bundle.parity import Agreement
 from whiten_runtime.errors import ProviderError, UsageError, WhitenError
 from whiten_runtime.files.replacing import lock_file
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.inference.engine import TokenRunner
 from whiten_runtime.opened.encoder import Encoder, embedder_of
 from whiten_runtime.opened.opening import proof_of
 from whiten_serving.encoder_queue import EncoderQueue
@@ -46,7 +45,7 @@ def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agre
             proof.check(choice.bundle, "; --no-verify serves it all the same")
         else:
             encoder.warmup()
-        TokenRunner(embedder_of(encoder).engine).trim()
+        embedder_of(encoder).engine.trim()
     except BaseException:
         encoder.close()
         raise

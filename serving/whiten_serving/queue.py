@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from whiten_runtime.inference.batching import Schedule, token_budget, workers_for
-from whiten_runtime.inference.engine import TokenRunner
+from whiten_runtime.inference.engine import Engine
 from whiten_serving.requests import Batch, Item, Rate, Request
 
 WINDOW = 256
@@ -78,7 +78,7 @@ class Queue:
     def __init__(self) -> None:
         self.tokens = 0
         self.requests = 0
-        self._lines: WeakKeyDictionary[TokenRunner, Line] = WeakKeyDictionary()
+        self._lines: WeakKeyDictionary[Engine, Line] = WeakKeyDictionary()
 
     def add(self, request: Request) -> None:
         """Queue a request behind all others."""

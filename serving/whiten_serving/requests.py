@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
+from whiten_runtime.inference.engine import Engine, TokenizedTexts
 
 MAX_QUEUE_TOKENS = 131_072
 """Default for the number of tokens that may wait: some seconds of a small model on two cores."""
@@ -45,7 +45,7 @@ Finish = Callable[[NDArray[np.float32]], NDArray[Any]]
 class Request:
     """The texts of one call, and the vectors computed of them so far. The scheduler's lock guards it."""
 
-    runner: TokenRunner
+    runner: Engine
     texts: TokenizedTexts
     finish: Finish  # applied to all vectors, float32 [n, k], when the last one is computed
     done: "Callable[[Request], object]"  # called once, in a lane, when there is a result or an error
@@ -113,7 +113,7 @@ class Batch:
         return cls(parts, len(lengths), tokens, len(lengths) * max(lengths, default=0) - tokens)
 
     @property
-    def runner(self) -> TokenRunner:
+    def runner(self) -> Engine:
         """Return what computes the batch."""
         return next(iter(self.parts)).runner
 
@@ -121,7 +121,7 @@ class Batch:
         """Compute the vectors of the texts, float32 [n, k], in their order."""
         ids = [request.texts.ids[index] for request, indices in self.parts.items() for index in indices]
         prompt_tokens = next(iter(self.parts)).texts.prompt_tokens
-        vectors = self.runner.run(ids, prompt_tokens, alone=alone)
+        vectors = self.runner.run_batch(ids, prompt_tokens, side_by_side=not alone)
         if len(vectors) != len(ids):
             raise WhitenError(f"the graph gave {len(vectors)} vectors for {len(ids)} texts; export it again")
         return vectors
@@ -131,7 +131,7 @@ class Batch:
 class BatchRun:
     """A batch that was computed, for whoever watches."""
 
-    runner: TokenRunner
+    runner: Engine
     texts: int
     tokens: int  # without padding
     vectors: NDArray[np.float32]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.errors import NOT_FINITE, NoVectorError, WhitenError, whole_number
-from whiten_runtime.inference.engine import TokenRunner
+from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.vectors import rows_not_finite
 from whiten_runtime.ort.process import before_exit
 from whiten_runtime.ort.processor import thread_count
@@ -71,13 +71,13 @@ class Scheduler:
         self._queue = Queue()
         self._counters = BatcherCounters()
         self._open: set[Request] = set()  # requests without an outcome
-        self._ended: WeakSet[TokenRunner] = WeakSet()
+        self._ended: WeakSet[Engine] = WeakSet()
         self._busy = self._asleep = 0  # lanes that compute; lanes that sleep and that nobody has woken
         self._closed = False
         self._rate = Rate()
         _live.add(self)
 
-    def check_open(self, runner: TokenRunner) -> None:
+    def check_open(self, runner: Engine) -> None:
         """Raise WhitenError if requests of a runner are not taken."""
         if self._process != os.getpid():
             raise WhitenError("the batcher was made before this process was forked; make one in each process")
@@ -170,7 +170,12 @@ class Scheduler:
         for lane in {*self._threads} - {current_thread()}:
             lane.join()
 
-    def end(self, runner: TokenRunner, wait: bool = True) -> None:
+    def begin(self, runner: Engine) -> None:
+        """Take requests of a runner, which an earlier batcher may have ended."""
+        with self._changed:
+            self._ended.discard(runner)
+
+    def end(self, runner: Engine, wait: bool = True) -> None:
         """Take no more requests of a runner, return when none is left, and go on with those of others."""
         with self._changed:
             self._ended.add(runner)

@@ -40,7 +40,7 @@ from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, WRITTEN, scan
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Pooling, Precision
 from whiten_runtime.inference.embedder import Embedder
-from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -93,7 +93,7 @@ class Exported:
 
     def vectors(self, graph: ir.Model, texts: list[str], value: str, path: Path) -> np.ndarray:
         save_graph(graph, path)
-        engine = Engine(path, self.model.tokenizer.pad_token_id)
+        engine = open_engine(path, self.model.tokenizer.pad_token_id)
         found = embed_float64(texts, Embedder(self.tokenizer, engine, value))
         engine.close()
         return found
@@ -195,9 +195,9 @@ def check_default_sessions(exported: Exported, model: Path, folder: Path) -> Non
     assert not {kind for kind in fused(model, folder) if "Skip" in kind}
     tokenizer = exported.tokenizer
     ids = [tokenizer.cut(row) for row in tokenizer.tokenize(TEXTS) if row]
-    engine = Engine(model, exported.model.tokenizer.pad_token_id)
+    engine = open_engine(model, exported.model.tokenizer.pad_token_id)
     feeds, session = [engine.feed([row]) for row in ids], default_session(model)
-    want = np.concatenate([engine.run_batch(feed) for feed in feeds])
+    want = np.concatenate([engine.run_feed(feed) for feed in feeds])
     engine.close()
     assert worst(np.concatenate([session.run([OUTPUT], feed)[0] for feed in feeds]), want) <= 1e-6
 

@@ -17,7 +17,7 @@ from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime.bundle.bundle import MODEL_FILE, open_bundle
 from whiten_runtime.bundle.parity import GATES, compare, read_probes
-from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.ort.session import SessionOptions
 
 TEXTS = [*sentences(200), "", "long " * 600, "Ünïcödé 日本 👩‍👧"]
@@ -106,7 +106,7 @@ def test_probes_are_float64_vectors_of_pytorch(minilm_bundle: Path, minilm_check
 @pytest.mark.slow
 def test_replaced_weights_are_not_mixed_with_those_in_use(tmp_path: Path, minilm_bundle: Path) -> None:
     copy = copy_bundle(minilm_bundle, tmp_path)
-    made = Engine(copy / MODEL_FILE, 0, SessionOptions(threads=2))
+    made = open_engine(copy / MODEL_FILE, 0, SessionOptions(threads=2))
     weights = (copy / MODEL_FILE).with_name("model.onnx_data")
     changed = bytearray(weights.read_bytes())
     changed[: len(changed) // 2] = bytes(len(changed) // 2)

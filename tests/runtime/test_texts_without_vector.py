@@ -19,7 +19,8 @@ from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import NoVectorError, RunError
-from whiten_runtime.inference.engine import Engine, TokenRunner
+from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.inference.vectors import check_computed
 from whiten_runtime.ort.session import SessionOptions
 
@@ -86,12 +87,12 @@ def test_failure_of_the_engine_names_no_text(broken: Path, monkeypatch: pytest.M
     with Encoder(broken, threads=1) as encoder:
         runs = 0
 
-        def fail(self: Engine, feed: object, values: object = ()) -> NDArray[np.float32]:
+        def fail(self: Engine, feed: object, *values: object) -> NDArray[np.float32]:
             nonlocal runs
             runs += 1
             raise RunError("onnxruntime failed: the device was lost")
 
-        monkeypatch.setattr(Engine, "run_batch", fail)
+        monkeypatch.setattr(Engine, "run_feed", fail)
         with pytest.raises(RunError, match=r"^onnxruntime failed: the device was lost$"):
             encoder.encode(list(GOOD) * 100)
         assert runs == 2  # the batch, and a text of one token
@@ -107,7 +108,7 @@ def test_text_is_found_by_an_engine_of_another_output(golden: Path, tmp_path: Pa
     graph = tmp_path / "bare.onnx"
     strip_outputs(bundle / MODEL_FILE, graph, UNWHITENED_OUTPUT)
     ids = Encoder(bundle)._tokenizer.tokenize(text)
-    engine = Engine(graph, 0, SessionOptions(threads=2))
+    engine = open_engine(graph, 0, SessionOptions(threads=2))
     with pytest.raises(NoVectorError) as error:
         engine.run(ids, outputs=(UNWHITENED_OUTPUT,))
     assert set(error.value.failures) == {len(text) - 1}
@@ -123,14 +124,14 @@ def strip_outputs(source: Path, target: Path, kept: str) -> None:
 
 def test_want_of_memory_is_no_fault_of_a_text(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Encoder(broken, threads=1) as encoder:
-        whole = Engine.run_batch
+        whole = Engine.run_feed
 
         def fail(self: Engine, feed: dict[str, NDArray[np.int64]], *values: object) -> NDArray[np.float32]:
             if feed["input_ids"].shape[1] > 8:
                 raise RunError("onnxruntime failed: std::bad_alloc")
             return whole(self, feed, *values)
 
-        monkeypatch.setattr(Engine, "run_batch", fail)
+        monkeypatch.setattr(Engine, "run_feed", fail)
         with pytest.raises(RunError, match="bad_alloc"):
             encoder.encode(["a dog", "a dog " * 20])
 
@@ -139,14 +140,14 @@ def test_batch_that_fails_only_as_a_whole_is_halved(broken: Path, monkeypatch: p
     """Memory for a whole batch may be lacking where that for its halves is there."""
     with Encoder(broken, threads=1) as encoder:
         wanted = encoder.encode(list(GOOD))
-        whole = Engine.run_batch
+        whole = Engine.run_feed
 
         def fail(self: Engine, feed: dict[str, NDArray[np.int64]], *values: object) -> NDArray[np.float32]:
             if len(feed["input_ids"]) > 1:
                 raise RunError("onnxruntime failed: bad allocation")
             return whole(self, feed, *values)
 
-        monkeypatch.setattr(Engine, "run_batch", fail)
+        monkeypatch.setattr(Engine, "run_feed", fail)
         np.testing.assert_allclose(encoder.encode(list(GOOD)), wanted, atol=1e-5)
 
 
@@ -158,20 +159,20 @@ def test_other_errors_are_not_those_of_a_text(
         raise error
 
     with Encoder(broken, threads=1) as encoder:
-        monkeypatch.setattr(Engine, "run_batch", fail)
+        monkeypatch.setattr(Engine, "run_feed", fail)
         with pytest.raises(type(error)):
             encoder.encode(list(GOOD))
 
 
-def test_token_runner_names_the_only_text(broken: Path) -> None:
+def test_batch_names_the_only_text(broken: Path) -> None:
     with Encoder(broken, threads=1) as encoder:
-        runner = TokenRunner(encoder._engine)
+        run = encoder._engine.run_batch
         ids = encoder._tokenizer.tokenize([BAD, GOOD[0]])
         with pytest.raises(NoVectorError, match=r"^texts\[0\] "):
-            runner.run(ids[:1])
+            run(ids[:1])
         with pytest.raises(RunError, match="^onnxruntime failed"):
-            runner.run(ids)
-        assert runner.run(ids[1:]).shape == (1, encoder.dimension)
+            run(ids)
+        assert run(ids[1:]).shape == (1, encoder.dimension)
 
 
 def test_error_can_be_pickled_and_moved() -> None:

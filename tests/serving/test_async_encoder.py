@@ -199,9 +199,9 @@ class ThreadRunner(FakeRunner):
         super().__init__()
         self.threads: list[str] = []
 
-    def run(self, ids: Any, prompt_tokens: int = 0, *, alone: bool = False) -> Any:
+    def run_batch(self, *arguments: Any, **named: Any) -> Any:
         self.threads.append(threading.current_thread().name)
-        return super().run(ids, prompt_tokens, alone=alone)
+        return super().run_batch(*arguments, **named)
 
 
 @pytest.mark.parametrize(
@@ -236,8 +236,8 @@ def test_a_text_that_fails_without_a_lane_raises_and_the_next_is_computed(
     monkeypatch.setattr("whiten_serving.scheduler._AT_ONCE", 60.0)
 
     class FailingRunner(ThreadRunner):
-        def run(self, ids: Any, prompt_tokens: int = 0, *, alone: bool = False) -> Any:
-            vectors = super().run(ids, prompt_tokens, alone=alone)
+        def run_batch(self, *arguments: Any, **named: Any) -> Any:
+            vectors = super().run_batch(*arguments, **named)
             if len(self.threads) == 2:
                 raise NoVectorError({0: "has no vector (poison)"})
             return vectors

@@ -15,9 +15,10 @@ from support.runners import FakeRunner
 from support.server import until
 from support.vectors import worst
 from whiten import Encoder
+from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.inference.batching import Schedule
-from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
-from whiten_runtime.inference.runner import GraphFile
+from whiten_runtime.inference.engine import Engine, TokenizedTexts
+from whiten_runtime.inference.sessions import GraphFile
 from whiten_runtime.opened.encoder import embedder_of
 from whiten_serving import AsyncEncoder
 from whiten_serving.encoder_queue import EncoderQueue
@@ -59,11 +60,11 @@ def runner_of(made: Made) -> Iterator[Held]:
         yield make
 
 
-def request_of(runner: TokenRunner, *lengths: int) -> Request:
+def request_of(runner: Engine, *lengths: int) -> Request:
     return Request(runner, TokenizedTexts([[1] * length for length in lengths]), np.asarray, lambda request: None)
 
 
-def submit(scheduler: Scheduler, runner: TokenRunner, *lengths: int) -> Request:
+def submit(scheduler: Scheduler, runner: Engine, *lengths: int) -> Request:
     request = request_of(runner, *lengths)
     scheduler.submit(request)
     return request
@@ -222,13 +223,15 @@ def test_models_of_different_workers_share_as_many_lanes_as_there_are_threads(
 
 def test_two_lanes_of_many_threads_compute_on_all_of_them(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each lane alone would compute in one thread."""
-    wide, run = [], TokenRunner.run
+    wide, run = [], Engine.run_batch
 
-    def seen(self: TokenRunner, ids: Any, prompt_tokens: int = 0, *, alone: bool = False) -> np.ndarray:
-        wide.append(alone)
-        return run(self, ids, prompt_tokens, alone=alone)
+    def seen(
+        self: Engine, ids: Any, prompt_tokens: int = 0, outputs: Any = (OUTPUT,), side_by_side: bool = False
+    ) -> Any:
+        wide.append(not side_by_side)
+        return run(self, ids, prompt_tokens, outputs, side_by_side)
 
-    monkeypatch.setattr(TokenRunner, "run", seen)
+    monkeypatch.setattr(Engine, "run_batch", seen)
     texts = list(sentences(300))
 
     async def embed(encoder: Encoder) -> list[np.ndarray]:

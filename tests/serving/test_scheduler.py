@@ -14,7 +14,7 @@ import pytest
 from support.runners import POISON, FakeRunner, vectors_of
 from support.server import until
 from whiten_runtime.errors import NoVectorError, UsageError, WhitenError
-from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
+from whiten_runtime.inference.engine import Engine, TokenizedTexts
 from whiten_serving import queue
 from whiten_serving.requests import BatchRun, OverloadedError, Request
 from whiten_serving.scheduler import Scheduler
@@ -40,7 +40,7 @@ class Ended:
 
 
 def request_of(
-    runner: TokenRunner,
+    runner: Engine,
     *ids: Sequence[int],
     prompt_tokens: int = 0,
     deadline: float = np.inf,
@@ -147,7 +147,7 @@ def test_a_request_that_failed_is_not_computed_further(opened: Opened) -> None:
 
 def test_a_graph_that_gives_too_few_vectors_is_an_error(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     lanes, runner, ended = opened(), FakeRunner(), Ended()
-    monkeypatch.setattr(runner, "run", lambda ids, prompt_tokens=0, alone=False: np.zeros((0, 3), np.float32))
+    monkeypatch.setattr(runner, "run_batch", lambda *arguments, **named: np.zeros((0, 3), np.float32))
     request = request_of(runner, [1], [2], done=ended)
     lanes.submit(request)
     ended.wait(1)

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from hypothesis import settings
@@ -31,7 +31,7 @@ class StepRunner(FakeRunner):
         self.most = 0
         self._lock = threading.Lock()
 
-    def run(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0, *, alone: bool = False) -> NDArray[np.float32]:
+    def run_batch(self, *arguments: Any, **named: Any) -> NDArray[np.float32]:
         go = threading.Event()
         with self._lock:
             self.runs.append(go)
@@ -39,7 +39,7 @@ class StepRunner(FakeRunner):
         assert go.wait(60)
         with self._lock:
             self.runs.remove(go)
-        return super().run(ids, prompt_tokens, alone=alone)
+        return super().run_batch(*arguments, **named)
 
 
 class SchedulerStates(RuleBasedStateMachine):

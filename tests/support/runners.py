@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.errors import NoVectorError, RunError
 from whiten_runtime.inference.batching import Schedule
-from whiten_runtime.inference.engine import TokenRunner
+from whiten_runtime.inference.engine import Engine
 
 POISON = 666
 """Token on which a batch fails."""
@@ -18,11 +18,11 @@ LOST = 667
 """Token of a text whose vector is not finite."""
 
 
-class FakeRunner(TokenRunner):
+class FakeRunner(Engine):
     """Gives each text the vector (sum of its ids, number of its ids, tokens left out of the pooling)."""
 
     def __init__(self, held: bool = False, token_seconds: float = 0.0, schedule: Schedule | None = None) -> None:
-        self.own = schedule or Schedule(64, 256)  # more workers than any test has lanes
+        self.schedule = schedule or Schedule(64, 256)  # more workers than any test has lanes
         self.open = threading.Event()  # lets batches run; set at first unless they are held
         self.begun = threading.Semaphore(0)  # released when a batch begins
         self.batches: list[tuple[list[list[int]], bool]] = []  # ids of those that began, and whether each ran alone
@@ -30,8 +30,14 @@ class FakeRunner(TokenRunner):
         if not held:
             self.open.set()
 
-    def run(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0, *, alone: bool = False) -> NDArray[np.float32]:
-        self.batches.append(([list(row) for row in ids], alone))
+    def run_batch(
+        self,
+        ids: Sequence[Sequence[int]],
+        prompt_tokens: int = 0,
+        outputs: Sequence[str] = (),
+        side_by_side: bool = False,
+    ) -> NDArray[np.float32]:
+        self.batches.append(([list(row) for row in ids], not side_by_side))
         self.begun.release()
         assert self.open.wait(60)
         time.sleep(self._token_seconds * len(ids) * max(map(len, ids)))
@@ -39,10 +45,6 @@ class FakeRunner(TokenRunner):
             error = RunError("onnxruntime failed: poison")
             raise error if len(ids) > 1 else NoVectorError({0: f"has no vector ({error})"})
         return vectors_of(ids, prompt_tokens)
-
-    @property
-    def schedule(self) -> Schedule:
-        return self.own
 
     @property
     def texts(self) -> int:

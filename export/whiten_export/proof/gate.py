@@ -252,7 +252,7 @@ def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Out
                 raise _bundle_failure(embedder, with_prompt(prompt, [texts[error.index]])[0], error) from None
 
         alone, batched = alone_and_batched(embed, expected.probes.texts)
-        others = [embedder.engine.run_batch(feed) for feed in expected.batches]
+        others = [embedder.engine.run_feed(feed) for feed in expected.batches]
         others += [embed(request.texts, request.prompt) for request in expected.requests]
     probes = expected.probes.embeddings
     want = np.concatenate([probes, expected.finished])
@@ -266,7 +266,7 @@ def _bundle_failure(embedder: Embedder, text: str, error: NoVectorError) -> Pari
 
     def runs(length: int) -> bool:
         try:
-            embedder.engine.run_batch(embedder.engine.feed([ids[:length]]))
+            embedder.engine.run_feed(embedder.engine.feed([ids[:length]]))
         except RunError:
             return False
         return True

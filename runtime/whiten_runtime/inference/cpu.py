@@ -1,14 +1,14 @@
 """Run batches on CPUs: one batch on all threads, or several batches with one thread each."""
 
+import threading
 from collections.abc import Sequence
-from threading import Lock
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.inference.batching import Schedule
-from whiten_runtime.inference.runner import Feed, ForkSafeSession, GraphFile, RunBatch, run_in_pool, run_session
+from whiten_runtime.inference.engine import Engine, Feed
+from whiten_runtime.inference.sessions import ForkSafeSession, GraphFile
 from whiten_runtime.ort.processor import default_threads
 from whiten_runtime.ort.session import SessionOptions
 
@@ -16,7 +16,7 @@ _USUAL_TOKENS = 16
 """Tokens of a single-text request such as a query: shorter ones use the same session, which is created first."""
 
 
-class CpuRunner:
+class CpuEngine(Engine):
     """Runs a graph on CPUs, on a wide and a narrow session.
 
     A single batch runs on the wide session, which has all threads, if it is large enough for threads to help. Batches
@@ -33,44 +33,48 @@ class CpuRunner:
     one thread.
     """
 
-    def __init__(self, graph: GraphFile, options: SessionOptions, lookup: bool = False) -> None:
+    def __init__(self, graph: GraphFile, options: SessionOptions, pad_token_id: int, lookup: bool = False) -> None:
         threads, tuning = options.threads or default_threads(), options.tuning
         several = options.on_cpu and graph.bytes < tuning.largest_held_twice
-        self.schedule = Schedule.of_lookup() if lookup else Schedule.on_cpu(threads, threads if several else 1)
+        schedule = Schedule.of_lookup() if lookup else Schedule.on_cpu(threads, threads if several else 1)
         self._graph = graph
         self._on_cpu = options.on_cpu
         self._little_work = tuning.little_work
         self._wide = ForkSafeSession(lambda: graph.create_session(1 if lookup else None))
-        self._shared = 1 < self.schedule.workers <= tuning.most_sharing and not self._little(_USUAL_TOKENS)
-        apart = self.schedule.workers > 1 and not self._shared
+        self._shared = 1 < schedule.workers <= tuning.most_sharing and not self._little(_USUAL_TOKENS)
+        self._callers_turn = threading.Lock()  # taken by the batch that runs in its caller's thread on a shared session
+        apart = schedule.workers > 1 and not self._shared
         self._narrow = ForkSafeSession(lambda: graph.create_session(1)) if apart else self._wide
         self._wide_was_used = False
+        super().__init__(graph, self._session_for(_USUAL_TOKENS).get(), schedule, pad_token_id)
 
-    def session(self) -> Any:
-        """Return the session of single-text requests."""
-        return self._session_for(_USUAL_TOKENS).get()
+    def _run(self, feed: Feed, outputs: Sequence[str], side_by_side: bool) -> list[NDArray[np.float32]]:
+        if not side_by_side:
+            session = self._session_for(feed["input_ids"].size)
+            self._wide_was_used |= session is self._wide
+            return session.run(outputs, feed)
+        if not self._shared:
+            return self._session_side_by_side().run(outputs, feed)
+        if not self._callers_turn.acquire(blocking=False):
+            return self._wide.run_in_pool(outputs, feed)
+        try:
+            return self._wide.run(outputs, feed)
+        finally:
+            self._callers_turn.release()
 
-    def run(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
-        """Run a batch while no other batch of the call runs; safe to call from several threads."""
-        session = self._session_for(feed["input_ids"].size)
-        self._wide_was_used |= session is self._wide
-        return run_session(session, feed, values)
+    def _session_side_by_side(self) -> ForkSafeSession:
+        """Return the narrow session; free the wide one if no batch has used it yet."""
+        wide = self._wide
+        if self._narrow is not wide and wide.alive and not self._wide_was_used and self._graph.unchanged:
+            wide.release()
+        return self._usable(self._narrow, wide)
 
-    def concurrent(self) -> RunBatch:
-        """Return a function that runs a batch in one thread; free the wide session if no batch has used it yet."""
-        if self._shared:
-            return _side_by_side(self._wide)
-        if self._narrow is not self._wide and self._wide.alive and not self._wide_was_used and self._graph.unchanged:
-            self._wide.release()
-        session = self._usable(self._narrow, self._wide)
-        return lambda feed, values: run_session(session, feed, values)
-
-    def trim(self, feed: Feed) -> None:
-        """Give memory back that runs so far took."""
+    def trim(self) -> None:
+        """Give memory back that runs so far took. It runs a text of one token."""
         self.check_open()
         for session in {self._wide, self._narrow} if self._on_cpu else ():
             if session.alive:
-                session.trim(feed)
+                session.trim(self.feed([[self._pad_token_id]]))
 
     def check_open(self) -> None:
         """Raise WhitenError if `close` was called."""
@@ -93,18 +97,3 @@ class CpuRunner:
     def _usable(self, wanted: ForkSafeSession, other: ForkSafeSession) -> ForkSafeSession:
         """Return `wanted`, or `other` if `wanted` would have to be created from a file that was replaced."""
         return other if other.alive and not wanted.alive and not self._graph.unchanged else wanted
-
-
-def _side_by_side(session: ForkSafeSession) -> RunBatch:
-    """Return a function that runs a batch in the caller's thread, or in the session's own while the former is busy."""
-    free = Lock()
-
-    def run(feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
-        if not free.acquire(blocking=False):
-            return run_in_pool(session, feed, values)
-        try:
-            return run_session(session, feed, values)
-        finally:
-            free.release()
-
-    return run

@@ -1,11 +1,10 @@
 """Turn token ids into vectors: plan batches, pad them, run them, and return their vectors."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +13,11 @@ from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.records import Precision
 from whiten_runtime.errors import BundleError, NoVectorError, RunError, UsageError
 from whiten_runtime.inference.batching import Schedule, pad_batch
-from whiten_runtime.inference.cpu import CpuRunner
-from whiten_runtime.inference.gpu import GpuRunner, check_padding, enables_cuda_graph, is_out_of_memory
-from whiten_runtime.inference.runner import Feed, GraphFile, RunBatch, Runner
-from whiten_runtime.ort.providers import NVIDIA, provider_name
-from whiten_runtime.ort.session import SessionOptions, placement_of
+from whiten_runtime.inference.sessions import GraphFile
+from whiten_runtime.ort.session import placement_of
+
+Feed = dict[str, NDArray[np.int64]]
+"""A padded batch, `input_ids` and `attention_mask`, each int64 [batch_size, sequence_length]."""
 
 Advance = Callable[[int], object]
 """Function that is called with the number of texts that were computed since its last call."""
@@ -31,30 +30,26 @@ def no_progress(count: int) -> None:
 _Part = tuple[NDArray[np.intp], NDArray[np.float32]]
 """Indices of texts, and their vectors."""
 
+OUT_OF_MEMORY = (
+    *("Available memory of", "Failed to allocate memory", "out of memory", "CUDA failure 2:"),
+    *("ALLOC_FAILED", "ALLOCATION_FAILED", "bad_alloc", "bad allocation", "too little memory"),
+)
+"""What messages of onnxruntime, and of `gpu`, say where a run has too little memory."""
+
 
 class Engine:
-    """Computes the vectors of tokenised texts. Thread-safe."""
+    """Computes the vectors of tokenised texts with one graph. Thread-safe. Subclasses run it on a device.
 
-    def __init__(
-        self,
-        model: Path,
-        pad_token_id: int,
-        options: SessionOptions | None = None,
-        lookup: bool = False,
-    ) -> None:
-        settings = options or SessionOptions()
-        if any(map(enables_cuda_graph, settings.providers)):
-            raise UsageError(
-                "enable_cuda_graph would replay the first text for every other; pass cuda_graphs=True instead"
-            )
-        graph = GraphFile(model, settings)
-        on_gpu = provider_name(settings.providers[0]) in NVIDIA
-        self._runner: Runner = (
-            GpuRunner(graph, settings, pad_token_id) if on_gpu else CpuRunner(graph, settings, lookup)
-        )
-        self._model, self._pad_token_id = model, pad_token_id
-        self.schedule = self._runner.schedule
-        session = self._runner.session()
+    Args:
+        graph: file of the graph.
+        session: one of its sessions, from which inputs and outputs are read.
+        schedule: how the texts of a call become batches, and how many of them run at once.
+        pad_token_id: token id of padding.
+    """
+
+    def __init__(self, graph: GraphFile, session: Any, schedule: Schedule, pad_token_id: int) -> None:
+        self.schedule = schedule
+        self._pad_token_id = pad_token_id
         self._widths = graph.output_widths(session)
         self.providers: list[str] = session.get_providers()
         self.placement = placement_of(session)
@@ -64,15 +59,7 @@ class Engine:
         return output in self._widths
 
     def width_of(self, *outputs: str) -> int:
-        """Return the total number of coordinates of these outputs.
-
-        Raises:
-            BundleError: the graph lacks one of them.
-        """
-        if missing := [output for output in outputs if not self.gives(output)]:
-            raise BundleError(
-                f"{self._model}: has no output {missing[0]}, float32 [batch_size, k]; export the model again"
-            )
+        """Return the total number of coordinates of these outputs."""
         return sum(self._widths[output] for output in outputs)
 
     def run(
@@ -90,14 +77,12 @@ class Engine:
         Raises:
             NoVectorError: onnxruntime fails on some texts; all others were computed.
             RunError: it fails on a text of one token too.
-            BundleError: the graph lacks an output.
         """
-        width = self.width_of(*outputs)
         if len(ids) == 1:  # there is nothing to plan
-            vectors = np.array(self.compute(self.run_batch, ids, prompt_tokens, outputs))
+            vectors = np.array(self.run_batch(ids, prompt_tokens, outputs))
             advance(1)
             return vectors
-        vectors = np.empty((len(ids), width), np.float32)
+        vectors = np.empty((len(ids), self.width_of(*outputs)), np.float32)
         for group, rows in self._batches(ids, prompt_tokens, outputs, batch_size):
             vectors[group] = rows
             advance(len(group))
@@ -108,11 +93,10 @@ class Engine:
     ) -> Iterator[_Part]:
         """Yield (indices into `ids`, their vectors) batch by batch, in no guaranteed order."""
         groups, workers = self.schedule.plan([len(row) for row in ids], batch_size)
-        run = self.run_batch if workers < 2 else self.concurrent()
         failures: dict[int, str] = {}
 
         def compute(group: NDArray[np.intp]) -> list[_Part]:
-            return self._parts(run, ids, group, prompt_tokens, outputs, failures)
+            return self._parts(ids, group, prompt_tokens, outputs, workers > 1, failures)
 
         if workers < 2:
             yield from chain.from_iterable(map(compute, groups))
@@ -128,90 +112,107 @@ class Engine:
 
     def _parts(
         self,
-        run: RunBatch,
         ids: Sequence[Sequence[int]],
         group: NDArray[np.intp],
         prompt_tokens: int,
         outputs: Sequence[str],
+        side_by_side: bool,
         failures: dict[int, str],
     ) -> list[_Part]:
         """Run a batch, or its halves if it fails; add the reasons of texts that fail in a batch of their own."""
         try:
-            return [(group, self.compute(run, [ids[index] for index in group], prompt_tokens, outputs))]
+            return [(group, self.run_batch([ids[index] for index in group], prompt_tokens, outputs, side_by_side))]
         except NoVectorError as error:
             failures[int(group[0])] = error.failures[0]
             return []
         except RunError:
             if len(group) == 1:
                 raise
-            self._check_runs(run, outputs)
+            self._check_runs(outputs, side_by_side)
         halves = np.array_split(group, 2)
-        return [part for half in halves for part in self._parts(run, ids, half, prompt_tokens, outputs, failures)]
+        rest = (prompt_tokens, outputs, side_by_side, failures)
+        return [part for half in halves for part in self._parts(ids, half, *rest)]
 
-    def compute(
+    def run_batch(
         self,
-        run: RunBatch,
         ids: Sequence[Sequence[int]],
         prompt_tokens: int = 0,
         outputs: Sequence[str] = (OUTPUT,),
+        side_by_side: bool = False,
     ) -> NDArray[np.float32]:
-        """Return the vectors of one batch, which a function runs, in the order of `ids`.
+        """Return the vectors of one batch in the order of `ids`, float32 [n, k]. Safe to call from several threads.
+
+        Args:
+            ids: token ids of each text.
+            prompt_tokens: number of tokens at the beginning of each text that are left out of the pooling.
+            outputs: outputs of the graph, which are concatenated.
+            side_by_side: whether other batches run at the same time, so that this one should take one thread.
 
         Raises:
             NoVectorError: onnxruntime fails on the only text.
             RunError: it fails on several texts, or on a text of one token too.
         """
         try:
-            return run(self.feed(ids, prompt_tokens), outputs)
+            return self.run_feed(self.feed(ids, prompt_tokens), outputs, side_by_side)
         except RunError as error:
             if len(ids) > 1 or is_out_of_memory(error):
                 raise
-            self._check_runs(run, outputs)
+            self._check_runs(outputs, side_by_side)
             raise NoVectorError({0: f"has no vector ({error})"}) from None
 
-    def _check_runs(self, run: RunBatch, outputs: Sequence[str]) -> None:
+    def _check_runs(self, outputs: Sequence[str], side_by_side: bool) -> None:
         """Raise RunError if a run fails on a text of one token too: then no text is at fault."""
-        run(self.feed([[self._pad_token_id]]), outputs)
+        self.run_feed(self.feed([[self._pad_token_id]]), outputs, side_by_side)
 
-    def run_batch(self, feed: Feed, outputs: Sequence[str] = (OUTPUT,)) -> NDArray[np.float32]:
-        """Run one padded batch, and return float32 [batch_size, k]. Safe to call from several threads at once."""
-        return self._runner.run(feed, outputs)
+    def run_feed(
+        self, feed: Feed, outputs: Sequence[str] = (OUTPUT,), side_by_side: bool = False
+    ) -> NDArray[np.float32]:
+        """Return the vectors of a padded batch, float32 [batch_size, k], as `run_batch`."""
+        vectors, texts = self._run(feed, outputs, side_by_side), len(feed["input_ids"])
+        for rows in vectors:
+            if rows.ndim != 2 or len(rows) != texts:
+                raise BundleError(
+                    f"the graph gives an array of shape {list(rows.shape)} for {texts} texts; wanted a row for each: "
+                    "copy the bundle again, or export the model again"
+                )
+        return vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
 
-    def concurrent(self) -> RunBatch:
-        """Return a function that runs one of several batches at a time, each called in its own thread."""
-        return self._runner.concurrent()
-
-    def trim(self) -> None:
-        """Give memory back that runs so far took, where the runner can: a CPU's."""
-        if isinstance(self._runner, CpuRunner):
-            self._runner.trim(self.feed([[self._pad_token_id]]))
+    def _run(self, feed: Feed, outputs: Sequence[str], side_by_side: bool) -> list[NDArray[np.float32]]:
+        """Run the graph on a padded batch, and return its outputs."""
+        raise NotImplementedError
 
     def feed(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0) -> Feed:
         """Pad the token ids of one batch."""
         return pad_batch(ids, self._pad_token_id, prompt_tokens=prompt_tokens)
 
-    def check_padding(self, longest: int, precision: Precision) -> None:
-        """Check that a padded text gets the same vector as the text alone; see `gpu.check_padding`."""
-        check_padding(self.run_batch, self._pad_token_id, longest, OUTPUT, self.providers[0], precision)
+    def create_sessions(self) -> None:
+        """Create the session of batches that run side by side: a bundle that is replaced later changes no vector."""
+        self.run_feed(self.feed([[0]]), side_by_side=True)
+
+    def trim(self) -> None:
+        """Give memory back that runs so far took, where the device can: a CPU. It runs a text of one token."""
+
+    def record(self, longest: int, precision: Precision) -> None:
+        """Record CUDA graphs for single texts of up to `longest` tokens, and use them from now on."""
+        raise UsageError(f"CUDA graphs cannot be recorded on {self.providers[0]}; leave cuda_graphs out")
 
     @property
     def can_record(self) -> bool:
         """Return whether this device has CUDA graphs, and the graph is small enough to be held twice."""
-        return isinstance(self._runner, GpuRunner) and self._runner.can_record
-
-    def record(self, longest: int, precision: Precision) -> None:
-        """Record CUDA graphs for single texts of up to `longest` tokens, and use them from now on."""
-        if not isinstance(self._runner, GpuRunner):
-            raise UsageError(f"CUDA graphs cannot be recorded on {self.providers[0]}; leave cuda_graphs out")
-        self._runner.record(longest, self._widths[OUTPUT], precision)
+        return False
 
     def check_open(self) -> None:
         """Raise WhitenError if `close` was called."""
-        self._runner.check_open()
+        raise NotImplementedError
 
     def close(self) -> None:
         """Free the model."""
-        self._runner.close()
+        raise NotImplementedError
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error says that a run had too little memory."""
+    return any(words in str(error) for words in OUT_OF_MEMORY)
 
 
 @dataclass(frozen=True)
@@ -221,40 +222,3 @@ class TokenizedTexts:
     ids: list[list[int]]  # token ids of each text, special tokens and prompt included
     prompt_tokens: int = 0  # number of tokens at the beginning of each text that are left out of the pooling
     truncated: int = 0  # number of texts that were cut
-
-
-class TokenRunner:
-    """Runs batches of token ids on sessions that stay open. Safe to call from several threads, and in forked children.
-
-    The session of batches that run side by side is created now: a bundle that is replaced later changes no vector.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        engine.check_open()
-        self._engine = engine
-        self._process, self._run_concurrent = os.getpid(), engine.concurrent()
-        self._run_concurrent(engine.feed([[0]]), (OUTPUT,))
-
-    @property
-    def schedule(self) -> Schedule:
-        """Return how the encoder itself would run batches."""
-        return self._engine.schedule
-
-    def run(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0, *, alone: bool = False) -> NDArray[np.float32]:
-        """Return the vectors of one batch, float32 [n, k], in the order of `ids`.
-
-        Raises:
-            NoVectorError: onnxruntime fails on the only text.
-            RunError: it fails on several texts, or on a text of one token too.
-        """
-        if self._process != os.getpid():  # a lock that a thread of the parent held would stay locked
-            self._process, self._run_concurrent = os.getpid(), self._engine.concurrent()
-        run = self._engine.run_batch if alone else self._run_concurrent
-        return self._engine.compute(run, ids, prompt_tokens)
-
-    def trim(self) -> None:
-        """Give memory back that batches so far took and no batch uses now; the next ones take again what they need.
-
-        Call it after a proof or a very long text. It runs a text of one token.
-        """
-        self._engine.trim()

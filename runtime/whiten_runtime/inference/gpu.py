@@ -15,9 +15,13 @@ from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.records import Precision
 from whiten_runtime.errors import ProviderError, RunError, WhitenError, one_line
 from whiten_runtime.inference.batching import Schedule, pad_batch
-from whiten_runtime.inference.runner import Feed, ForkSafeSession, GraphFile, RunBatch, run_session
+from whiten_runtime.inference.engine import Engine, Feed, is_out_of_memory
+from whiten_runtime.inference.sessions import ForkSafeSession, GraphFile
 from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, import_onnxruntime, provider_name, provider_options
 from whiten_runtime.ort.session import SessionOptions
+
+Vectors = list[NDArray[np.float32]]
+"""Outputs of a run, each float32 [batch_size, k]."""
 
 LENGTHS = (8, 16, 32, 64, 128)
 """Numbers of tokens to which texts are padded. Longer texts keep the GPU busy enough without a CUDA graph."""
@@ -136,41 +140,26 @@ _TOLERATED: dict[Precision, float] = {"fp32": 1e-3, "fp16": 2e-2, "int8": 2e-2}
 """Distance of two vectors of one text, relative to the norm of vectors, up to which they agree. On an H100, 15 widths
 up to 512 gave at most 9e-7 in float32 and 1.2e-3 in float16; a kernel that reads padding as text gives .1 and more."""
 
-_OUT_OF_MEMORY = (
-    *("Available memory of", "Failed to allocate memory", "out of memory", "CUDA failure 2:"),
-    *("ALLOC_FAILED", "ALLOCATION_FAILED", "bad_alloc", "bad allocation", "too little memory"),
-)
-"""What messages of onnxruntime, and of this module, say where a run has too little memory."""
 
-
-class GpuRunner:
+class GpuEngine(Engine):
     """Runs a graph on NVIDIA's providers, with one session."""
 
     def __init__(self, graph: GraphFile, options: SessionOptions, pad_token_id: int) -> None:
-        self.schedule = Schedule.on_gpu(options.tuning.gpu_token_budget)
         self._graph = graph
         self._options = options
-        self._pad_token_id = pad_token_id
         self._session = ForkSafeSession(lambda: graph.create_session(None))
-        self._turns = Turns(self.schedule.workers)  # shared by all callers: each batch takes GPU memory
         self._cuda_graphs: ForkSafeSession | None = None
+        super().__init__(graph, self._session.get(), Schedule.on_gpu(options.tuning.gpu_token_budget), pad_token_id)
+        self._turns = Turns(self.schedule.workers)  # shared by all callers: each batch takes GPU memory
 
-    def session(self) -> Any:
-        """Return the session."""
-        return self._session.get()
-
-    def run(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+    def _run(self, feed: Feed, outputs: Sequence[str], side_by_side: bool) -> Vectors:
         """Run a batch; replay a CUDA graph for a single text if `record` was called and the text is short enough."""
         ids, mask = feed["input_ids"], feed["attention_mask"]
-        if self._cuda_graphs is not None and tuple(values) == (OUTPUT,) and len(ids) == 1 and (mask == 1).all():
+        if self._cuda_graphs is not None and tuple(outputs) == (OUTPUT,) and len(ids) == 1 and (mask == 1).all():
             graphs: CudaGraphRunner = self._cuda_graphs.get()
             if graphs.takes(ids.shape[1]):
-                return graphs.run(ids[0].tolist())
-        return self._run_batch(feed, values)
-
-    def concurrent(self) -> RunBatch:
-        """Return a function that runs a batch while at most `schedule.workers` are running."""
-        return self.run
+                return [graphs.run(ids[0].tolist())]
+        return self._run_as_it_fits(feed, outputs)
 
     @property
     def can_record(self) -> bool:
@@ -178,9 +167,9 @@ class GpuRunner:
         small = self._graph.bytes < self._options.tuning.largest_held_twice
         return provider_name(self._options.providers[0]) == CUDA_PROVIDER and small
 
-    def record(self, longest: int, width: int, precision: Precision) -> None:
+    def record(self, longest: int, precision: Precision) -> None:
         """Record CUDA graphs for single texts, in a separate session, and use them from now on."""
-        options, pad = with_cuda_graph(self._options), self._pad_token_id
+        options, pad, width = with_cuda_graph(self._options), self._pad_token_id, self.width_of(OUTPUT)
 
         def create() -> CudaGraphRunner:
             return CudaGraphRunner(
@@ -194,7 +183,7 @@ class GpuRunner:
             raise ProviderError(f"this graph cannot be recorded, leave cuda_graphs out: {error}") from error
         for length in graph_lengths(longest):
             ids = _TEXTS[0][: max(1, length - 1)]
-            usual = self._run_batch(pad_batch([ids], pad), (OUTPUT,))
+            (usual,) = self._run_as_it_fits(self.feed([ids]), (OUTPUT,))
             if (difference := _difference(made.run(ids)[0], usual[0], usual, precision)) is not None:
                 raise ProviderError(
                     f"a text of {len(ids)} tokens has another vector when it is replayed as a CUDA graph ({difference} "
@@ -212,16 +201,16 @@ class GpuRunner:
         if self._cuda_graphs is not None:
             self._cuda_graphs.close()
 
-    def _run_batch(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
-        run = partial(run_session, self._session)
+    def _run_as_it_fits(self, feed: Feed, outputs: Sequence[str]) -> Vectors:
+        """Run a batch, and in halves, alone on the GPU, if it has too little memory for it."""
         try:
             with self._turns.shared():
-                return run(feed, values)
+                return self._session.run(outputs, feed)
         except WhitenError as error:
             if not is_out_of_memory(error):
                 raise
         with self._turns.alone():
-            return run_in_parts(run, feed, values)
+            return run_in_parts(partial(self._session.run, outputs), feed)
 
 
 class Turns:
@@ -247,15 +236,10 @@ class Turns:
             yield
 
 
-def is_out_of_memory(error: WhitenError) -> bool:
-    """Return whether an error says that a run had too little memory."""
-    return any(words in str(error) for words in _OUT_OF_MEMORY)
-
-
-def run_in_parts(run: RunBatch, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+def run_in_parts(run: Callable[[Feed], Vectors], feed: Feed) -> Vectors:
     """Run a batch, and in halves if the GPU has too little memory for it."""
     try:
-        return run(feed, values)
+        return run(feed)
     except WhitenError as error:
         texts = len(feed["input_ids"])
         if not is_out_of_memory(error):
@@ -268,7 +252,8 @@ def run_in_parts(run: RunBatch, feed: Feed, values: Sequence[str]) -> NDArray[np
             ) from error
     middle = (texts + 1) // 2
     halves = [{name: rows[part] for name, rows in feed.items()} for part in (slice(middle), slice(middle, None))]
-    return np.concatenate([run_in_parts(run, _narrowed(half), values) for half in halves])
+    parts = [run_in_parts(run, _narrowed(half)) for half in halves]
+    return [np.concatenate(rows) for rows in zip(*parts, strict=True)]
 
 
 def _narrowed(feed: Feed) -> Feed:
@@ -278,9 +263,7 @@ def _narrowed(feed: Feed) -> Feed:
     return {name: rows[:, :width] for name, rows in feed.items()}
 
 
-def check_padding(
-    run: RunBatch, pad_token_id: int, longest: int, value: str, provider: str, precision: Precision
-) -> None:
+def check_padding(engine: Engine, longest: int, precision: Precision) -> None:
     """Check that a padded text gets the same vector as the text alone.
 
     CUDA has several kernels for attention, and the GPU, the shapes and the environment decide which of them runs. A few
@@ -288,13 +271,12 @@ def check_padding(
     """
     for width in sorted({min(width, longest) for width in _WIDTHS}):
         texts = [text[:width] for text in _TEXTS]
-        alone = run(pad_batch(texts[1:2], pad_token_id), (value,))
-        padded = run(pad_batch(texts, pad_token_id), (value,))
+        alone, padded = engine.run_batch(texts[1:2]), engine.run_batch(texts)
         if (difference := _difference(alone[0], padded[1], padded, precision)) is not None:
             raise ProviderError(
-                f"{provider} gives a text that is padded to {width} tokens another vector than the same text alone "
-                f"({difference} of the norm away); export the model with --target cpu, and unset ORT_DISABLE_FLASH_"
-                "ATTENTION and ORT_DISABLE_MEMORY_EFFICIENT_ATTENTION if they are set"
+                f"{engine.providers[0]} gives a text that is padded to {width} tokens another vector than the same "
+                f"text alone ({difference} of the norm away); export the model with --target cpu, and unset "
+                "ORT_DISABLE_FLASH_ATTENTION and ORT_DISABLE_MEMORY_EFFICIENT_ATTENTION if they are set"
             )
 
 

@@ -8,13 +8,16 @@ from whiten_runtime.bundle.bundle import Bundle, open_bundle
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import LARGEST_PAIR
-from whiten_runtime.errors import BundleError
+from whiten_runtime.errors import BundleError, UsageError
+from whiten_runtime.inference.cpu import CpuEngine
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.gpu import GpuEngine, check_padding, enables_cuda_graph
 from whiten_runtime.inference.options import Prompts
+from whiten_runtime.inference.sessions import GraphFile
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.openvino import check_bundle_precision
-from whiten_runtime.ort.providers import CUDA_PROVIDER, import_onnxruntime, provider_name
+from whiten_runtime.ort.providers import CUDA_PROVIDER, NVIDIA, import_onnxruntime, provider_name
 from whiten_runtime.ort.session import SessionOptions
 
 
@@ -38,7 +41,7 @@ def load_bundle(
         weights = executor.submit(bundle.check_weights) if verify_hashes else None
         tokenizer = executor.submit(Tokenizer, bundle.tokenizer, manifest.max_seq_length, manifest.truncation_side)
         try:
-            engine = Engine(bundle.model, manifest.pad_token_id, settings, manifest.layers == (0,))
+            engine = open_engine(bundle.model, manifest.pad_token_id, settings, manifest.layers == (0,))
         finally:
             if weights is not None:
                 weights.result()  # an altered file is reported as altered, even if onnxruntime fails on it first
@@ -46,11 +49,22 @@ def load_bundle(
         embedder = Embedder(tokenizer.result(), engine, prompts=Prompts.of(manifest))
         _check_outputs(bundle, engine)
         if CUDA_PROVIDER in map(provider_name, settings.providers):
-            engine.check_padding(manifest.max_seq_length, manifest.precision)
+            check_padding(engine, manifest.max_seq_length, manifest.precision)
     except BaseException:
         engine.close()
         raise
     return bundle, embedder
+
+
+def open_engine(model: Path, pad_token_id: int, options: SessionOptions | None = None, lookup: bool = False) -> Engine:
+    """Open a graph on the device of its first provider; `lookup` says that it has no network."""
+    settings = options or SessionOptions()
+    if any(map(enables_cuda_graph, settings.providers)):
+        raise UsageError("enable_cuda_graph would replay the first text for every other; pass cuda_graphs=True instead")
+    graph = GraphFile(model, settings)
+    if provider_name(settings.providers[0]) in NVIDIA:
+        return GpuEngine(graph, settings, pad_token_id)
+    return CpuEngine(graph, settings, pad_token_id, lookup)
 
 
 def load_graph(
@@ -62,7 +76,7 @@ def load_graph(
     prompts: Prompts | None = None,
 ) -> Embedder:
     """Open a graph that is not part of a bundle yet, as `load_bundle` opens one that is."""
-    return Embedder(tokenizer, Engine(model, pad_token_id, options), output, prompts or Prompts())
+    return Embedder(tokenizer, open_engine(model, pad_token_id, options), output, prompts or Prompts())
 
 
 def may_saturate(manifest: Manifest) -> bool:

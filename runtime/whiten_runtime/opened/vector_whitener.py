@@ -14,7 +14,7 @@ from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import progress_bar
-from whiten_runtime.inference.runner import ForkSafeSession
+from whiten_runtime.inference.sessions import ForkSafeSession
 from whiten_runtime.inference.vectors import check_finite, rows_of
 from whiten_runtime.opened.opening import OpenedBundle, Opening, encode_options
 from whiten_runtime.ort.providers import Provider, providers_for

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from whiten_runtime.errors import IntegrityError, UsageError
-from whiten_runtime.inference.engine import TokenRunner
+from whiten_runtime.inference.engine import Engine
 from whiten_serving.http.calls import Budget
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.requests import BatchRun
@@ -158,8 +158,8 @@ class DriftWatch:
     """
 
     def __init__(self) -> None:
-        self._names: dict[str, TokenRunner] = {}
-        self._of: dict[TokenRunner, _Traffic] = {}
+        self._names: dict[str, Engine] = {}
+        self._of: dict[Engine, _Traffic] = {}
 
     def watch(self, model: ServedModel) -> None:
         """Measure the texts of a model from now on, in place of one of its name."""

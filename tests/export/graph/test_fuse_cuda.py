@@ -33,7 +33,7 @@ from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.commands.info import describe
 from whiten_runtime.inference.batching import pad_batch
-from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.ort.doctor import ProviderCheck
 from whiten_runtime.ort.session import SessionOptions, create_session
 
@@ -58,12 +58,12 @@ def outputs(model: ir.Model, path: Path, vocabulary: int) -> NDArray[np.float32]
     save_graph(model, path)
     assert unwanted(scan_graph(path), "cuda") is None
     random = np.random.default_rng(0)
-    engine = Engine(path, 0)
+    engine = open_engine(path, 0)
     found = []
     for lengths in ((1,), (7, 3, 1), (33, 20), (5,) * 4, (MAX_LENGTH - 2, 1)):
         mask = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
         ids = random.integers(5, vocabulary, mask.shape) * mask
-        found.append(engine.run_batch({"input_ids": ids, "attention_mask": mask}, (OUTPUT,)))
+        found.append(engine.run_feed({"input_ids": ids, "attention_mask": mask}, (OUTPUT,)))
     engine.close()
     return np.concatenate(found)
 
@@ -138,7 +138,7 @@ def test_tokens_of_a_prompt_that_is_left_out_of_the_pooling_count_as_tokens(
 
     def vectors() -> NDArray[np.float32]:
         save_graph(graph, tmp_path / "model.onnx")
-        return Engine(tmp_path / "model.onnx", 0).run_batch(batch)
+        return open_engine(tmp_path / "model.onnx", 0).run_feed(batch)
 
     want = vectors()
     assert fuse_for_cuda(graph, MAX_LENGTH) == LAYERS

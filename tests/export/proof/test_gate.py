@@ -84,14 +84,14 @@ def test_other_errors_of_a_reference_go_through(error: Exception) -> None:
 
 
 def test_length_on_which_onnxruntime_fails_is_named(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run: Callable[..., NDArray[np.float32]] = Engine.run_batch
+    run: Callable[..., NDArray[np.float32]] = Engine.run_feed
 
     def fail(self: Engine, feed: Any, *values: Any) -> NDArray[np.float32]:
         if feed["input_ids"].shape[1] > 11:
             raise RunError("onnxruntime failed: GatherElements: out of range")
         return run(self, feed, *values)
 
-    monkeypatch.setattr(Engine, "run_batch", fail)
+    monkeypatch.setattr(Engine, "run_feed", fail)
     probes = read_probes(open_bundle(golden / "bundle-v1"))
     with pytest.raises(ParityError) as error:
         check_bundle(golden / "bundle-v1", Expected("", probes), SessionOptions(threads=1))

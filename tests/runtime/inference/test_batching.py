@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -21,8 +21,9 @@ from whiten_runtime.inference.batching import (
     token_budget,
     workers_for,
 )
+from whiten_runtime.inference.engine import Engine, Feed
 from whiten_runtime.inference.gpu import Turns, check_padding, run_in_parts
-from whiten_runtime.inference.runner import Feed, ForkSafeSession, run_in_pool, run_session
+from whiten_runtime.inference.sessions import ForkSafeSession
 
 LENGTHS = st.lists(st.integers(0, 600), max_size=200)
 
@@ -113,7 +114,7 @@ MEMORY = (
 )
 
 
-def sums(feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+def sums(feed: Feed) -> NDArray[np.float32]:
     """Return a unit vector that depends on a text's tokens and not on its padding."""
     total = (feed["input_ids"] * feed["attention_mask"]).sum(axis=1)
     return np.stack([np.cos(total), np.sin(total)], axis=1).astype(np.float32)
@@ -125,29 +126,30 @@ class Small:
     def __init__(self, most: int) -> None:
         self.most, self.shapes = most, list[tuple[int, ...]]()
 
-    def __call__(self, feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+    def __call__(self, feed: Feed) -> list[NDArray[np.float32]]:
         self.shapes.append(feed["input_ids"].shape)
         if feed["input_ids"].size > self.most:
             raise WhitenError(f"{MEMORY} requested bytes of 478150656")
-        return sums(feed, values)
+        return [sums(feed)]
 
 
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=9), min_size=1, max_size=20), st.integers(9, 60))
 def test_batches_that_are_too_large_run_in_halves(ids: list[list[int]], most: int) -> None:
     feed, gpu = pad_batch(sorted(ids, key=len, reverse=True), 0), Small(most)
-    np.testing.assert_array_equal(run_in_parts(gpu, feed, ("a",)), sums(feed, ("a",)))
+    (vectors,) = run_in_parts(gpu, feed)
+    np.testing.assert_array_equal(vectors, sums(feed))
     assert sum(rows for rows, width in gpu.shapes if rows * width <= most) == len(ids)
 
 
 def test_halves_are_no_wider_than_their_texts() -> None:
     gpu = Small(12)
-    run_in_parts(gpu, pad_batch([[1] * 8, [2] * 3, [3] * 3], 0), ("a",))
+    run_in_parts(gpu, pad_batch([[1] * 8, [2] * 3, [3] * 3], 0))
     assert gpu.shapes == [(3, 8), (2, 8), (1, 8), (1, 3), (1, 3)]
 
 
 def test_one_text_that_is_too_long_is_an_error_that_says_so() -> None:
     with pytest.raises(WhitenError, match="too little memory for one text of 30 tokens; export with a smaller"):
-        run_in_parts(Small(20), pad_batch([[1] * 30, [2]], 0), ("a",))
+        run_in_parts(Small(20), pad_batch([[1] * 30, [2]], 0))
 
 
 def test_batch_that_runs_alone_waits_for_the_others() -> None:
@@ -189,28 +191,38 @@ def test_two_batches_run_at_once() -> None:
 def test_other_errors_are_passed_on_at_once() -> None:
     calls = []
 
-    def fail(feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+    def fail(feed: Feed) -> list[NDArray[np.float32]]:
         calls.append(len(feed["input_ids"]))
         raise WhitenError("onnxruntime failed: CUDA failure 700: an illegal memory access was encountered")
 
     with pytest.raises(WhitenError, match="illegal memory access"):
-        run_in_parts(fail, pad_batch([[1], [2]], 0), ("a",))
+        run_in_parts(fail, pad_batch([[1], [2]], 0))
     assert calls == [2]
+
+
+class GivenEngine(Engine):
+    """Runs a function of a feed in place of a graph."""
+
+    def __init__(self, run: Callable[[Feed], NDArray[np.float32]]) -> None:
+        self._given, self._pad_token_id, self.providers = run, 0, ["CUDAExecutionProvider"]
+
+    def _run(self, feed: Feed, outputs: Sequence[str], side_by_side: bool) -> list[NDArray[np.float32]]:
+        return [self._given(feed)]
 
 
 @pytest.mark.parametrize("wrong_from", [9, 127, 129, 512])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_kernel_that_misreads_padding_from_some_width_on_is_refused(wrong_from: int, precision: str) -> None:
-    def run(feed: Feed, values: Sequence[str]) -> NDArray[np.float32]:
+    def run(feed: Feed) -> NDArray[np.float32]:
         padded, width = (feed["attention_mask"] == 0).any(axis=1, keepdims=True), feed["input_ids"].shape[1]
-        return sums(feed, values) + np.float32(0.1) * (padded & (width >= wrong_from))
+        return sums(feed) + np.float32(0.1) * (padded & (width >= wrong_from))
 
-    check_padding(sums, 0, 512, "a", "CUDAExecutionProvider", precision)  # type: ignore[arg-type]
+    check_padding(GivenEngine(sums), 512, precision)  # type: ignore[arg-type]
     with pytest.raises(ProviderError, match=f"padded to {wrong_from} tokens another vector than the same text alone"):
-        check_padding(run, 0, 512, "a", "CUDAExecutionProvider", precision)  # type: ignore[arg-type]
-    check_padding(run, 0, wrong_from - 1, "a", "CUDAExecutionProvider", precision)  # type: ignore[arg-type]
+        check_padding(GivenEngine(run), 512, precision)  # type: ignore[arg-type]
+    check_padding(GivenEngine(run), wrong_from - 1, precision)  # type: ignore[arg-type]
     with pytest.raises(ProviderError, match="nan of the norm away"):
-        check_padding(lambda feed, values: run(feed, values) * np.nan, 0, 9, "a", "CUDA", precision)  # type: ignore[arg-type]
+        check_padding(GivenEngine(lambda feed: run(feed) * np.nan), 9, precision)  # type: ignore[arg-type]
 
 
 FEED: Feed = {name: np.ones((2, 3), np.int64) for name in ("input_ids", "attention_mask")}
@@ -229,15 +241,25 @@ def session_of(numbers: tuple[int, ...]) -> ForkSafeSession:
     return ForkSafeSession(Session)
 
 
-@pytest.mark.parametrize("run", [run_session, run_in_pool])
-def test_one_vector_a_text(run: object) -> None:
-    assert run(session_of((2,)), FEED, ("a",)).shape == (2, 4)  # type: ignore[operator]
-    assert run(session_of((2, 2)), FEED, ("a", "b")).shape == (2, 8)  # type: ignore[operator]
+class SessionEngine(Engine):
+    """Runs a session whose outputs have these numbers of rows."""
+
+    def __init__(self, rows: tuple[int, ...]) -> None:
+        self._session = session_of(rows)
+
+    def _run(self, feed: Feed, outputs: Sequence[str], side_by_side: bool) -> list[NDArray[np.float32]]:
+        return self._session.run_in_pool(outputs, feed) if side_by_side else self._session.run(outputs, feed)
 
 
-@pytest.mark.parametrize("run", [run_session, run_in_pool])
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_one_vector_a_text(side_by_side: bool) -> None:
+    assert SessionEngine((2,)).run_feed(FEED, ("a",), side_by_side).shape == (2, 4)
+    assert SessionEngine((2, 2)).run_feed(FEED, ("a", "b"), side_by_side).shape == (2, 8)
+
+
+@pytest.mark.parametrize("side_by_side", [False, True])
 @pytest.mark.parametrize("rows", [(1,), (32,), (2, 1), (0,)])
-def test_other_numbers_of_vectors_are_refused(run: object, rows: tuple[int, ...]) -> None:
+def test_other_numbers_of_vectors_are_refused(side_by_side: bool, rows: tuple[int, ...]) -> None:
     values = ("a", "b")[: len(rows)]
     with pytest.raises(BundleError, match=r"the graph gives .* for 2 texts.*export the model again"):
-        run(session_of(rows), FEED, values)  # type: ignore[operator]
+        SessionEngine(rows).run_feed(FEED, values, side_by_side)

@@ -13,10 +13,11 @@ from support.corpus import sentences
 from whiten import Encoder, ProviderError, UsageError, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.inference import engine, runner
 from whiten_runtime.inference import gpu as recorded
+from whiten_runtime.inference import loading, sessions
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.gpu import device_of, graph_lengths, with_cuda_graph
+from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.ort.providers import CUDA_PROVIDER
 from whiten_runtime.ort.session import SessionOptions
 
@@ -25,18 +26,18 @@ CUDA, CPU = CUDA_PROVIDER, "CPUExecutionProvider"
 
 @pytest.fixture(autouse=True)
 def _cpu_counts_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "NVIDIA", {CPU: "cpu"})
+    monkeypatch.setattr(loading, "NVIDIA", {CPU: "cpu"})
 
 
 @pytest.fixture
 def made(tiny_bundle: Path) -> Engine:
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    made = open_engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
     made.record(48, "fp32")
     return made
 
 
 def test_vectors_equal_those_of_a_plain_session(made: Engine, tiny_bundle: Path) -> None:
-    plain = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    plain = open_engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
     texts = [[5 + (3 * length + place) % 90 for place in range(length)] for length in range(1, 49)]
     # Shorter and longer texts in turn: nothing of the previous text may be left in the arrays.
     got = np.concatenate([made.run([text]) for pair in zip(texts, reversed(texts), strict=True) for text in pair])
@@ -77,7 +78,7 @@ def test_failed_recording_is_a_provider_error(tiny_bundle: Path, monkeypatch: py
         raise WhitenError("onnxruntime failed: operation not permitted when stream is capturing")
 
     monkeypatch.setattr(recorded.CudaGraphRunner, "run", fail)
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    made = open_engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
     with pytest.raises(ProviderError, match="leave cuda_graphs out: texts of 48 tokens cannot be recorded"):
         made.record(48, "fp32")
 
@@ -85,7 +86,7 @@ def test_failed_recording_is_a_provider_error(tiny_bundle: Path, monkeypatch: py
 def test_one_thread_creates_and_runs_all_recordings(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """onnxruntime keeps recordings per thread: another thread would record again."""
     found: list[str] = []
-    create, run = runner.create_session, recorded.CudaGraphRunner._run
+    create, run = sessions.create_session, recorded.CudaGraphRunner._run
 
     def create_here(*arguments: Any) -> Any:
         found.append(threading.current_thread().name)
@@ -95,8 +96,8 @@ def test_one_thread_creates_and_runs_all_recordings(tiny_bundle: Path, monkeypat
         found.append(threading.current_thread().name)
         return run(*arguments)
 
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
-    monkeypatch.setattr(runner, "create_session", create_here)
+    made = open_engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    monkeypatch.setattr(sessions, "create_session", create_here)
     monkeypatch.setattr(recorded.CudaGraphRunner, "_run", run_here)
     made.record(48, "fp32")
     with ThreadPoolExecutor(3) as threads:
@@ -111,7 +112,7 @@ def test_replay_that_gives_another_vector_is_a_provider_error(
 ) -> None:
     run = recorded.CudaGraphRunner._run
     monkeypatch.setattr(recorded.CudaGraphRunner, "_run", lambda self, slot, feed: run(self, slot, feed)[:, ::-1])
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
+    made = open_engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1))
     with pytest.raises(ProviderError, match="another vector when it is replayed as a CUDA graph"):
         made.record(48, "fp32")
 
@@ -151,4 +152,4 @@ def test_encoder_with_cuda_graphs_gives_the_same_vectors(tiny_bundle: Path, monk
         assert GATES["fp32"].passes(compare(np.stack([made.encode(text) for text in texts]), want))
         made.warmup()
         with pickle.loads(pickle.dumps(made)) as again:
-            assert again._engine._runner._cuda_graphs is not None
+            assert again._engine._cuda_graphs is not None

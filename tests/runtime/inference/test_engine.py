@@ -16,11 +16,12 @@ from support.cli import python
 from whiten import Encoder, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import OUTPUT
-from whiten_runtime.inference import batching, engine, loading, runner
+from whiten_runtime.inference import batching, loading, sessions
 from whiten_runtime.inference.batching import Schedule
-from whiten_runtime.inference.engine import Engine, TokenRunner
+from whiten_runtime.inference.gpu import check_padding
+from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.inference.options import EncodeOptions
-from whiten_runtime.inference.runner import ForkSafeSession
+from whiten_runtime.inference.sessions import ForkSafeSession
 from whiten_runtime.opened.encoder import embedder_of
 from whiten_runtime.opened.opening import Opening, reopen
 from whiten_runtime.ort.session import SessionOptions, Tuning, create_session
@@ -33,14 +34,14 @@ MANY = [[5 + length % 9] * length for length in range(1, 33)] * 4
 @pytest.fixture
 def created(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """Record the number of threads of each session that is created; None means all."""
-    sessions: list[int | None] = []
+    numbers: list[int | None] = []
 
     def create(graph: Path, options: SessionOptions, threads: int | None) -> Any:
-        sessions.append(threads)
+        numbers.append(threads)
         return create_session(graph, options, threads)
 
-    monkeypatch.setattr(runner, "create_session", create)
-    return sessions
+    monkeypatch.setattr(sessions, "create_session", create)
+    return numbers
 
 
 @pytest.mark.parametrize(
@@ -61,14 +62,14 @@ def test_sessions_that_are_created(
     calls: tuple[list[list[int]], ...],
     sessions: list[int | None],
 ) -> None:
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=threads, tuning=tuning))
+    made = open_engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=threads, tuning=tuning))
     for ids in calls:
         made.run(ids)
     assert created == sessions
 
 
 def test_single_batch_has_all_threads_and_several_have_one_each(tiny_bundle: Path, created: list[int | None]) -> None:
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=3, tuning=NO_LITTLE_WORK))
+    made = open_engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=3, tuning=NO_LITTLE_WORK))
     alone = made.run(QUERY)
     assert created == [None]
     many = made.run([*MANY, *QUERY])
@@ -81,8 +82,8 @@ def test_single_batch_has_all_threads_and_several_have_one_each(tiny_bundle: Pat
 
 def test_two_threads_share_a_session(tiny_bundle: Path, created: list[int | None]) -> None:
     """The second thread of a call runs its batches on the session's own thread."""
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
-    in_pool, run_async = [], made._runner.session().run_async
+    made = open_engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
+    in_pool, run_async = [], made._wide.get().run_async
 
     class Counting:
         def __getattr__(self, name: str) -> Any:
@@ -92,9 +93,9 @@ def test_two_threads_share_a_session(tiny_bundle: Path, created: list[int | None
             in_pool.append(1)
             run_async(*arguments)
 
-    session = made._runner.session()
-    made._runner._wide._session = Counting()
-    apart = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=3, tuning=NO_LITTLE_WORK)).run(MANY)
+    session = made._wide.get()
+    made._wide._session = Counting()
+    apart = open_engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=3, tuning=NO_LITTLE_WORK)).run(MANY)
     del created[1:]
     many = made.run(MANY)
     np.testing.assert_array_equal(many, made.run(MANY))
@@ -118,8 +119,8 @@ def test_run_in_the_pool_that_fails_is_an_error(tiny_bundle: Path) -> None:
 def test_gpu_batches_share_a_session(
     tiny_bundle: Path, created: list[int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "NVIDIA", {"CPUExecutionProvider": "cpu"})
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2, tuning=Tuning(gpu_token_budget=128)))
+    monkeypatch.setattr(loading, "NVIDIA", {"CPUExecutionProvider": "cpu"})
+    made = open_engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2, tuning=Tuning(gpu_token_budget=128)))
     many = made.run([*MANY, *QUERY])
     assert np.isfinite(many).all()
     np.testing.assert_allclose(made.run(QUERY), many[-1:], rtol=1e-4, atol=1e-4)
@@ -147,7 +148,7 @@ def test_graph_without_a_network_has_one_thread(golden: Path, tmp_path: Path, cr
     edit_manifest(bundle, lambda manifest: manifest.update(layers=[0]))
     _, embedder = loading.load_bundle(bundle, SessionOptions(threads=2, tuning=NO_LITTLE_WORK))
     assert embedder.engine.schedule == Schedule.of_lookup()
-    want = Engine(bundle / MODEL_FILE, 0, SessionOptions(threads=1)).run(MANY)
+    want = open_engine(bundle / MODEL_FILE, 0, SessionOptions(threads=1)).run(MANY)
     np.testing.assert_allclose(embedder.engine.run(MANY), want, rtol=1e-4, atol=1e-4)
     embedder.engine.run(QUERY)
     assert created == [1, None]
@@ -180,7 +181,7 @@ def test_engine_works_after_its_model_file_is_replaced(
     tiny_bundle: Path, tmp_path: Path, created: list[int | None]
 ) -> None:
     model = copy_bundle(tiny_bundle, tmp_path) / MODEL_FILE
-    made = Engine(model, 0, SessionOptions(threads=3, tuning=NO_LITTLE_WORK))
+    made = open_engine(model, 0, SessionOptions(threads=3, tuning=NO_LITTLE_WORK))
     want = made.run(MANY)
     shutil.copy(model, model.with_suffix(".new"))
     model.with_suffix(".new").replace(model)
@@ -217,25 +218,25 @@ atexit.register(lambda: print(len(encoder.encode(["some text"] * 300))))
 
 
 def test_one_failing_batch_fails_the_call(tiny_bundle: Path) -> None:
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
+    made = open_engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=2))
     with pytest.raises(WhitenError, match="onnxruntime failed"):
         made.run([*MANY, [10**9]])
     assert np.isfinite(made.run(MANY)).all()
 
 
 def test_padding_is_checked_on_loading_for_cuda(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1)).check_padding(48, "fp32")
+    check_padding(open_engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1)), 48, "fp32")
     checked: list[tuple[int, str]] = []
-    monkeypatch.setattr(Engine, "check_padding", lambda self, *what: checked.append(what))
+    monkeypatch.setattr(loading, "check_padding", lambda engine, *what: checked.append(what))
     monkeypatch.setattr(loading, "CUDA_PROVIDER", "CPUExecutionProvider")
     loading.load_bundle(tiny_bundle)
     assert checked == [(48, "fp32")]
 
 
 def test_number_of_concurrent_gpu_runs_is_limited(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "NVIDIA", {"CPUExecutionProvider": "cpu"})
-    made = Engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1, tuning=Tuning(gpu_token_budget=64)))
-    session = made._runner._session.get()
+    monkeypatch.setattr(loading, "NVIDIA", {"CPUExecutionProvider": "cpu"})
+    made = open_engine(tiny_bundle / MODEL_FILE, 0, SessionOptions(threads=1, tuning=Tuning(gpu_token_budget=64)))
+    session = made._session.get()
     running, most = [], []
 
     class Counting:
@@ -247,7 +248,7 @@ def test_number_of_concurrent_gpu_runs_is_limited(tiny_bundle: Path, monkeypatch
             running.pop()
             return result
 
-    made._runner._session._session = Counting()
+    made._session._session = Counting()
     with ThreadPoolExecutor(6) as threads:
         list(threads.map(lambda _: made.run(MANY), range(6)))
     assert max(most) == batching.GPU_WORKERS
@@ -273,9 +274,9 @@ def resident() -> int:
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_memory_is_given_back(golden: Path, threads: int) -> None:
     with Encoder(golden / "bundle-v1", threads=threads) as encoder:
-        runner = TokenRunner(embedder_of(encoder).engine)
+        runner = embedder_of(encoder).engine
         before = encoder.encode(TEXTS)
-        runner.run([[1] * encoder.max_seq_length] * 2000)
+        runner.run_batch([[1] * encoder.max_seq_length] * 2000, side_by_side=True)
         large = resident()
         runner.trim()
         assert resident() < large - 1_000_000
@@ -284,7 +285,7 @@ def test_memory_is_given_back(golden: Path, threads: int) -> None:
 
 def test_of_a_closed_encoder(golden: Path) -> None:
     encoder = Encoder(golden / "bundle-v1", threads=1)
-    runner = TokenRunner(embedder_of(encoder).engine)
+    runner = embedder_of(encoder).engine
     encoder.close()
     with pytest.raises(WhitenError, match="closed"):
         runner.trim()

@@ -19,7 +19,7 @@ from whiten_export.graph.products import plain_products
 from whiten_export.proof.probe_texts import probe_texts
 from whiten_runtime.bundle.parity import Agreement, compare
 from whiten_runtime.bundle.records import QuantizationRecord
-from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -244,7 +244,7 @@ def convert_to_int8(
 def _vectors(
     path: Path, ids: Sequence[Sequence[int]], pad_token_id: int, options: SessionOptions
 ) -> NDArray[np.float32]:
-    engine = Engine(path, pad_token_id, options)
+    engine = open_engine(path, pad_token_id, options)
     try:
         return engine.run(ids)
     finally:

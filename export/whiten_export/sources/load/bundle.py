@@ -25,7 +25,6 @@ from whiten_runtime.bundle.records import FileRecord
 from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import Embedder
-from whiten_runtime.inference.engine import TokenRunner
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.inference.options import Prompts
 from whiten_runtime.ort.session import SessionOptions
@@ -79,7 +78,7 @@ def load_unwhitened(path: Path, options: SessionOptions | None = None) -> Embedd
         with TemporaryDirectory(prefix="whiten-", ignore_cleanup_errors=True) as folder:
             _write_with_output(path, Path(folder))
             _, embedder = load_bundle(Path(folder), options)
-            TokenRunner(embedder.engine)  # creates the session of batches side by side while there are files
+            embedder.engine.create_sessions()  # while there are files
     return Embedder(embedder.tokenizer, embedder.engine, UNWHITENED_OUTPUT, Prompts.of(manifest))
 
 

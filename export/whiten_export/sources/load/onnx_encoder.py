@@ -25,7 +25,7 @@ from whiten_export.sources.model import TokenModel
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, scan_graph, unwanted
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import UnsafeModelError, UsageError, WhitenError
-from whiten_runtime.inference.runner import ForkSafeSession
+from whiten_runtime.inference.sessions import ForkSafeSession
 from whiten_runtime.ort.session import SessionOptions, create_session
 
 _OURS = frozenset({OUTPUT, UNWHITENED_OUTPUT, "last_hidden_state"})

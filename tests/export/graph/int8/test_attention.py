@@ -19,7 +19,7 @@ from whiten_export.graph.int8.rounding import quantize_with_feedback
 from whiten_export.graph.int8.scales import SYMMETRIC, CalibrationTexts, Scale, measure_ranges
 from whiten_export.graph.products import activations, score_scales, value_product, weights_by_result
 from whiten_runtime.bundle.graph import OUTPUT
-from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import ProgressBar, Reporter
 
@@ -185,7 +185,7 @@ def test_a_graph_is_converted_and_described(tmp_path: Path) -> None:
     assert (scales.constant_scales, scales.token_scales) == (2, 0)
     assert 0.999 < scales.far_min_cosine < 1
     save_graph(model, tmp_path / "int8" / "model.onnx")
-    exact, got = (Engine(tmp_path / name, 0) for name in ("float32.onnx", "int8/model.onnx"))
+    exact, got = (open_engine(tmp_path / name, 0) for name in ("float32.onnx", "int8/model.onnx"))
     rows = texts(3)
     want = exact.run(rows)
     error = np.linalg.norm(got.run(rows) - want, axis=1) / np.linalg.norm(want, axis=1)
