@@ -88,8 +88,8 @@ Span = tuple[int, int]
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-def fields(data: Data, position: int, end: int) -> Iterator[tuple[int, int | Span]]:
-    """Yield (field number, its number or the place of its bytes) of a message; fields of fixed size are skipped."""
+def spans(data: Data, position: int, end: int) -> Iterator[tuple[int, Span]]:
+    """Yield (field number, place of its bytes) of every length-delimited field of a message."""
     while position < end:
         key = data[position]
         if key < 0x80:  # nearly always; a call takes as long as the rest of this loop
@@ -110,19 +110,13 @@ def fields(data: Data, position: int, end: int) -> Iterator[tuple[int, int | Spa
             yield number, (position, position + length)
             position += length
         elif wire == _VARINT:
-            value, position = varint(data, position, end)
-            yield number, value
+            _, position = varint(data, position, end)
         elif wire in (_FIXED32, _FIXED64):
             position += 4 if wire == _FIXED32 else 8
         else:
             raise ValueError("unknown wire type")
     if position != end:
         raise ValueError("message is cut short")
-
-
-def spans(data: Data, position: int, end: int) -> Iterator[tuple[int, Span]]:
-    """Yield (field number, (start, end)) of every length-delimited field, as `fields` does."""
-    return ((number, value) for number, value in fields(data, position, end) if not isinstance(value, int))
 
 
 def varint(data: Data, position: int, end: int) -> tuple[int, int]:
