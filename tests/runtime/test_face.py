@@ -16,13 +16,12 @@ PUBLIC = """
 Agreement AlignmentRecord AsyncEncoder Batcher BatcherCounters BatcherStats BundleError CandidateRecord ChoiceRecord
 Coder Codes Corpus CorpusRecord DataError DeadlineExceededError Drift DriftMonitor Encoder Export FileRecord
 IntegrityError IsotropyRecord Manifest MissingPackageError Nearest NoVectorError OverloadedError ParityError
-ParityRecord ProgressBar ProviderError QuantizationRecord Recipe Reporter SettledRecord Signature SignatureError
+ParityRecord ProgressBar ProviderError QuantizationRecord Recipe Reporter SettledRecord
 Source TextError TooLongError UnsafeModelError UsageError VectorWhitener WhitenError Whitening WhiteningRecord
-WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle sign_bundle verify_signature
+WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle
 """
 
 HEAVY = (
-    *("model_signing", "cryptography", "sigstore"),
     *("torch", "transformers", "onnx", "onnx_ir", "onnxruntime", "huggingface_hub", "sklearn", "tokenizers"),
 )
 

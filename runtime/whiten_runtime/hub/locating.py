@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whiten_runtime.bundle.bundle import SIGNATURE_FILE
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.errors import CANNOT_WRITE, FAULTS, BundleError, UsageError, WhitenError, needing, one_line, path_of
 
@@ -117,7 +116,7 @@ def fetch_bundle(repository: Repository, refresh: bool = False) -> Path:
         if refresh:  # the client would take what the cache has, whatever the hub answers
             get_hf_file_metadata(hf_hub_url(hub_id, MANIFEST_FILE, revision=repository.revision))
         folder = _fetch_manifest(repository)
-        names = [MANIFEST_FILE, SIGNATURE_FILE, *read_manifest(folder).files]
+        names = [MANIFEST_FILE, *read_manifest(folder).files]
         patterns = list(map(glob.escape, names))
         snapshot_download(hub_id, revision=folder.name, allow_patterns=patterns, tqdm_class=bar_of_terminals())
     if missing := _missing(folder):

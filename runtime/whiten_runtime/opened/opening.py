@@ -201,11 +201,6 @@ class OpenedBundle:
         return read_moments(self._bundle)
 
 
-def bundle_of(opened: OpenedBundle) -> Bundle:
-    """Return the bundle's files as they were when it was opened."""
-    return opened._bundle
-
-
 def encode_options(opened: OpenedBundle, **arguments: Any) -> EncodeOptions:
     """Check the options of a call, which are named as in `Encoder.encode`, against an open bundle."""
     return EncodeOptions.of(opened.manifest, lambda: opened._moments, **arguments)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -204,24 +203,3 @@ def test_other_processes_use_the_hub_by_their_environment(hub: Hub, golden: Path
     verified = python(MAIN, "verify", f"hf://{ID}", env=environment)
     assert (verified.returncode, f"hf://{ID}: equal to" in verified.stderr) == (0, True), verified
     assert (tmp_path / "home" / "hub" / "models--org--new").is_dir()
-
-
-@pytest.mark.slow
-def test_a_signature_goes_with_its_bundle(hub: Hub, tiny_bundle: Path, tmp_path: Path) -> None:
-    pytest.importorskip("model_signing", reason="needs whiten[sign]")
-    from support.keys import key_pair
-
-    bundle, keys = copy_bundle(tiny_bundle, tmp_path), key_pair(tmp_path)
-    ok("push", bundle, ID)
-    assert "is not signed" in refused("verify", ID, "--public-key", keys.public, code=1)
-    ok("sign", bundle, "--key", keys.private)
-    ok("push", bundle, ID)
-    assert hub.repositories[ID]["model.sig"] == (bundle / "model.sig").read_bytes()
-    shutil.rmtree(tmp_path / "cache")
-    assert f"{ID}: signed by key {keys.public}" in ok("verify", ID, "--public-key", keys.public).stderr
-    hub.asked.clear()
-    ok("verify", ID, "--public-key", keys.public)
-    assert not hub.asked, "it is in the cache"
-    (bundle / "model.sig").unlink()
-    assert "removed files of an older bundle: model.sig" in ok("push", bundle, ID).stderr
-    assert "model.sig" not in hub.repositories[ID]
