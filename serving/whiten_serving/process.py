@@ -22,7 +22,6 @@ import uvicorn
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_serving.http.app import make_app, traced
-from whiten_serving.http.metrics import DriftWatch
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.protocol import Protocol
 from whiten_serving.http.service import Service
@@ -75,7 +74,6 @@ class Process:
     choices: Sequence[ModelChoice]
     service: Service
     scheduler: Scheduler
-    drift: DriftWatch | None
     _stopping: bool = False
 
     async def run(self, listeners: list[socket.socket]) -> None:
@@ -218,14 +216,7 @@ class Process:
         if not replaced:
             return "unchanged"
         encoder, agreement = await asyncio.to_thread(open_encoder, choice, self.settings)
-        try:
-            model = served(choice, encoder, agreement, self.scheduler)
-            if self.drift is not None:
-                self.drift.watch(model)
-        except BaseException:
-            encoder.close()
-            raise
-        self.service.models.replace(model)
+        self.service.models.replace(served(choice, encoder, agreement, self.scheduler))
         return "reloaded"
 
 
@@ -240,15 +231,9 @@ def opened(settings: Settings, choices: Sequence[ModelChoice]) -> Process:
         scheduler = make_scheduler([encoder for encoder, _ in encoders], settings)
         models = [served(choice, *one, scheduler) for choice, one in zip(choices, encoders, strict=True)]
         service = Service(Models(models), settings)
-        metrics, drift = service.metrics, DriftWatch() if settings.drift else None
-        scheduler.on_batch = (metrics.on_batch,)
-        if drift is not None:
-            for model in models:
-                drift.watch(model)
-            metrics.registry.register(drift)
-            scheduler.on_batch = (metrics.on_batch, drift.on_batch)
+        scheduler.on_batch = service.metrics.on_batch
         opening.pop_all()
-    return Process(settings, choices, service, scheduler, drift)
+    return Process(settings, choices, service, scheduler)
 
 
 def set_up_logs(form: str) -> None:

@@ -127,16 +127,6 @@ class Batch:
         return vectors
 
 
-@dataclass(frozen=True)
-class BatchRun:
-    """A batch that was computed, for whoever watches."""
-
-    runner: TokenRunner
-    texts: int
-    tokens: int  # without padding
-    vectors: NDArray[np.float32]
-
-
 @dataclass
 class BatcherCounters:
     """Counts since the lanes were made.

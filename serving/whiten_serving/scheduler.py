@@ -23,7 +23,6 @@ from whiten_serving.requests import (
     Batch,
     BatcherCounters,
     BatcherStats,
-    BatchRun,
     DeadlineExceededError,
     OverloadedError,
     Rate,
@@ -56,14 +55,13 @@ class Scheduler:
         *,
         max_queue_tokens: int = MAX_QUEUE_TOKENS,
         max_wait: float | None = None,
-        on_batch: Iterable[Callable[[BatchRun], object]] = (),
     ) -> None:
         self.lanes = thread_count("lanes", lanes)
         tokens = max_batch_tokens
         self.max_batch_tokens = None if tokens is None else whole_number("max_batch_tokens", tokens, 1)
         self.max_queue_tokens = whole_number("max_queue_tokens", max_queue_tokens, 1)
         self.max_wait = positive("max_wait", max_wait)
-        self.on_batch = on_batch
+        self.on_batch: Callable[[Batch], object] = lambda batch: None  # called in a lane with each computed batch
         self._process = os.getpid()
         lock = RLock()
         self._changed, self._outcome = Condition(lock), Condition(lock)  # for lanes; for those who wait for an end
@@ -273,8 +271,7 @@ class Scheduler:
                         self._compute(Batch.of([(request, index)]), alone)
             return False
         self._deliver(batch, vectors)
-        for watch in self.on_batch:
-            _call(watch, BatchRun(batch.runner, batch.texts, batch.tokens, vectors))
+        _call(self.on_batch, batch)
         return True
 
     def _deliver(self, batch: Batch, vectors: NDArray[np.float32]) -> None:

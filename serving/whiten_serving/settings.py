@@ -120,7 +120,6 @@ class Settings(AppSettings):
     tls_cert: str | None = None
     tls_key: str | None = None
     verify: bool = True
-    drift: bool = False
     drain: float = 5.0
     grace: float = 30.0
     log: Literal["text", "json"] = "json"

@@ -21,9 +21,7 @@ Source TextError TooLongError UnsafeModelError UsageError VectorWhitener WhitenE
 WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle
 """
 
-HEAVY = (
-    *("torch", "transformers", "onnx", "onnx_ir", "onnxruntime", "huggingface_hub", "sklearn", "tokenizers"),
-)
+HEAVY = (*("torch", "transformers", "onnx", "onnx_ir", "onnxruntime", "huggingface_hub", "sklearn", "tokenizers"),)
 
 
 BUILDERS = {"export_bundle", "export_vectors", "fit_bundle", "refit_bundle"}

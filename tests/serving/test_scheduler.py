@@ -16,7 +16,7 @@ from support.server import until
 from whiten_runtime.errors import NoVectorError, UsageError, WhitenError
 from whiten_runtime.inference.engine import TokenizedTexts, TokenRunner
 from whiten_serving import queue
-from whiten_serving.requests import BatchRun, OverloadedError, Request
+from whiten_serving.requests import Batch, OverloadedError, Request
 from whiten_serving.scheduler import Scheduler
 
 Opened = Callable[..., Scheduler]
@@ -250,7 +250,8 @@ def test_what_a_callers_function_raises_ends_no_lane(
     def fail(given: object) -> None:
         raise error
 
-    lanes, runner, ended = opened(on_batch=[fail]), FakeRunner(), Ended()
+    lanes, runner, ended = opened(), FakeRunner(), Ended()
+    lanes.on_batch = fail
     with caplog.at_level(logging.ERROR, "whiten.serving"):
         for _ in range(3):
             request = request_of(runner, [1])
@@ -369,8 +370,9 @@ def test_whoever_waits_for_an_end_takes_no_signal_from_a_lane(opened: Opened) ->
 
 
 def test_batches_are_told_to_whoever_watches(opened: Opened) -> None:
-    seen: list[BatchRun] = []
-    lanes, runner, ended = opened(budget=1000, on_batch=[seen.append]), FakeRunner(), Ended()
+    seen: list[Batch] = []
+    lanes, runner, ended = opened(budget=1000), FakeRunner(), Ended()
+    lanes.on_batch = seen.append
     lanes.submit(request_of(runner, [1, 2], [1, 2, 3], done=ended))
     lanes.close()
-    assert [(run.texts, run.tokens, run.vectors.shape) for run in seen] == [(2, 5, (2, 3))]
+    assert [(batch.texts, batch.tokens) for batch in seen] == [(2, 5)]

@@ -133,7 +133,6 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
 @option("--tls-key", metavar="FILE", help="Private key of the certificate, PEM.")
 @heading("Starting and stopping")
 @option("--verify/--no-verify", default=True, help="Prove each bundle's parity on this machine first. [default: on]")
-@option("--drift", is_flag=True, help="Measure how far the texts are from each whitening's corpus.")
 @shown("--drain", type=SECONDS_OR_0, default="5s", help="Time of taking requests after SIGTERM; /ready is 503 at once.")
 @shown("--grace", type=SECONDS_OR_0, default="30s", help="Time after the drain in which running requests may end.")
 @heading("Logs")

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -11,7 +10,7 @@ from support.asgi import asked
 from whiten_serving import AsyncEncoder
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.service import Service
-from whiten_serving.requests import BatchRun
+from whiten_serving.requests import Batch
 from whiten_serving.settings import AppSettings
 
 
@@ -27,7 +26,7 @@ def value(samples: Any, name: str, **labels: str) -> float:
 def test_buckets_hold_what_is_up_to_their_bounds(app: Any) -> None:
     metrics = app.state.service.metrics
     for tokens in (1, 16, 17, 20_000):
-        metrics.on_batch(BatchRun(None, 2, tokens, np.zeros((0, 3))))
+        metrics.on_batch(Batch({}, texts=2, tokens=tokens, padding=0))
     found = read(metrics.page())
     for bound, count in {"16.0": 2, "32.0": 3, "16384.0": 3, "+Inf": 4}.items():
         assert value(found, "whiten_batch_tokens_bucket", le=bound) == count
