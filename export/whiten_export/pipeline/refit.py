@@ -50,7 +50,6 @@ from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.hub.uploading import CARD_FILE
 from whiten_runtime.inference.loading import load_bundle
-from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import Choice, soft_weight
@@ -77,7 +76,6 @@ def fit_statistics(
     path = locate_bundle(path)
     manifest = read_manifest(path)
     check_takes_texts(path, manifest)
-    _check_computes_as_recorded(options)
     sentences = corpus.count()
     whole = spec_of is None or corpus.limited
     report.stage(f"fitting on {sentences:,} sentences{'' if whole else ' at most'}")
@@ -153,12 +151,6 @@ def load_fitting(path: Path, manifest: Manifest, reporter: Reporter) -> Statisti
     return statistics
 
 
-def _check_computes_as_recorded(options: SessionOptions | None) -> None:
-    """Raise UsageError if a session would compute in another precision than its bundle's manifest says."""
-    if options is not None and wants_bfloat16(options.providers):
-        raise UsageError("statistics of bfloat16 vectors would pass for the bundle's own; fit with openvino or cpu")
-
-
 def write_refit(
     path: str | Path,
     statistics: Statistics,
@@ -177,7 +169,6 @@ def write_refit(
     """
     report = reporter or Reporter()
     source = StoredBundle(path)
-    _check_computes_as_recorded(options)
     expected, old = source.expected(), source.draft
     width, kind = old.unwhitened_width, round_to or old.vectors
     check_similarity(kind, old.similarity_fn_name, path)

@@ -12,9 +12,7 @@ from whiten_runtime.commands.console import (
     print_json,
 )
 from whiten_runtime.commands.help import command, heading
-from whiten_runtime.errors import from_clone
 from whiten_runtime.ort.doctor import Diagnosis, diagnose
-from whiten_runtime.ort.openvino import PLUGIN
 from whiten_runtime.ort.providers import Provider
 
 
@@ -65,8 +63,6 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
     for advice in diagnosis.fastest:
         lines.append(f"fastest      {advice.texts}: --precision {advice.precision}, --device {advice.device}")
         lines.append(f"             {advice.why}")
-    if any(advice.device.startswith("openvino") for advice in diagnosis.fastest) and PLUGIN not in diagnosis.packages:
-        lines.append(f"             openvino is not installed; {from_clone('openvino')}")
     for check in diagnosis.providers:
         lines.append(f"provider     {check.name}: {'works' if check.works else check.problem}")
     if diagnosis.driver is not None:

@@ -27,7 +27,6 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import UsageError
 from whiten_runtime.inference.options import EncodeOptions, stored_ranges
 from whiten_runtime.inference.vectors import comparable, row_similarities, similarity_matrix
-from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.providers import provider_name
 from whiten_runtime.ort.session import SessionOptions
 
@@ -211,7 +210,7 @@ def proof_of(opened: OpenedBundle) -> Proof:
     providers, parity = opened._opening.options.providers, opened.manifest.parity
     return Proof(
         agreement=opened.verify(),
-        gate=gate_here(opened.manifest, wants_bfloat16(providers)),
+        gate=gate_here(opened.manifest),
         reference=parity.reference.split(",")[0] if parity else "its reference",
         provider=provider_name(providers[0]),
     )

@@ -9,12 +9,10 @@ import numpy as np
 
 from whiten_runtime.errors import WhitenError, one_line
 from whiten_runtime.ort.nvidia import Driver, advice, driver, library_versions, missing_for
-from whiten_runtime.ort.openvino import PLUGIN, plugin_version
-from whiten_runtime.ort.processor import BF16, Processor, processor
+from whiten_runtime.ort.processor import Processor, processor
 from whiten_runtime.ort.providers import (
     CPU_PROVIDER,
     NVIDIA,
-    OPENVINO_PROVIDER,
     Provider,
     both_installed,
     conflict,
@@ -36,12 +34,8 @@ class Advice:
 
 
 ALL_TEXTS = "all texts"
-SHORT_TEXTS = "texts of up to about 250 tokens"
-LONG_TEXTS = "longer texts"
 
 # The figures are of all-MiniLM-L6-v2 on two threads, ratios within one run: benchmarks/precision, benchmarks/peers.
-_AMX_SHORT = "AMX multiplies int8 fastest; 2.1 times float32 on short texts, and 2.0 on mixed lengths"
-_AMX_LONG = "bfloat16 on AMX takes .47 of the CPU time of int8 at 415 tokens, where attention is most of the work"
 _VNNI = "VNNI multiplies int8: 2.0 to 2.6 times float32"
 _AVX2 = "AVX2 without VNNI multiplies int8 by pairs, which cannot saturate: 1.4 to 1.5 times float32"
 _ARM = "DOTPROD or I8MM multiplies int8; not measured here on this kind of processor"
@@ -49,15 +43,7 @@ _PLAIN = "no instruction for int8 products is known here; not measured on this k
 
 
 def fastest(features: Collection[str]) -> tuple[Advice, ...]:
-    """Return the fastest precision and device for each kind of text.
-
-    AVX-512 BF16 without AMX is no reason for bfloat16: int8 was 2.6 times as fast there.
-    """
-    if "AMX" in features and BF16 in features:
-        return (
-            Advice(SHORT_TEXTS, "int8", "cpu", _AMX_SHORT),
-            Advice(LONG_TEXTS, "fp32", "openvino:bf16", _AMX_LONG),
-        )
+    """Return the fastest precision and device for each kind of text."""
     if "VNNI" in features:
         return (Advice(ALL_TEXTS, "int8", "cpu", _VNNI),)
     if {"DOTPROD", "I8MM"} & {*features}:
@@ -84,8 +70,7 @@ class Diagnosis:
     system: str  # operating system and architecture
     python: str  # version of Python
     processor: Processor  # the machine's processor, and the part of it that this process may use
-    # installed distributions of onnxruntime and of its plugin for OpenVINO, with their versions
-    packages: dict[str, str]
+    packages: dict[str, str]  # installed distributions of onnxruntime, with their versions
     onnxruntime: str | None  # version and build of the module that is imported; None if it cannot be imported
     providers: tuple[ProviderCheck, ...]  # tests of the providers that this build has, and of those asked for
     driver: Driver | None  # NVIDIA's driver; None where this build of onnxruntime does not use it
@@ -99,7 +84,7 @@ class Diagnosis:
 
 def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
     """Diagnose this machine."""
-    packages, plugin, unit = installed_packages(), plugin_version(), processor()
+    packages, unit = installed_packages(), processor()
     problems: list[str] = []
     build, checks = None, []
     try:
@@ -109,8 +94,7 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
     else:
         build = f"{onnxruntime.__version__} ({' '.join(onnxruntime.get_build_info().split())})"
         asked = {provider_name(provider): provider for provider in wanted}
-        plugins = [OPENVINO_PROVIDER] if plugin else []
-        names = [*dict.fromkeys([*asked, *plugins, *_with_cpu_last(onnxruntime.get_available_providers())])]
+        names = [*dict.fromkeys([*asked, *_with_cpu_last(onnxruntime.get_available_providers())])]
         checks = [check_provider(onnxruntime, asked.get(name, name)) for name in names]
         must = {*asked, CPU_PROVIDER}
         problems += [f"{check.name}: {check.problem}" for check in checks if check.name in must and not check.works]
@@ -124,7 +108,7 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
         processor=unit,
-        packages=packages | ({PLUGIN: plugin} if plugin else {}),
+        packages=packages,
         onnxruntime=build,
         providers=tuple(checks),
         driver=driver() if nvidia else None,
@@ -161,11 +145,5 @@ def check_provider(onnxruntime: Any, provider: Provider, opened: Callable[..., A
 
 
 def _with_cpu_last(names: Sequence[str]) -> list[str]:
-    """Sort the CPU last, and leave out two that are none of this machine's.
-
-    Azure's provider calls a remote service instead of running here, and OpenVINO's AUTO chooses a device by itself.
-    """
-    return sorted(
-        (name for name in names if not name.startswith("Azure") and not name.endswith(".AUTO")),
-        key=lambda name: name == CPU_PROVIDER,
-    )
+    """Sort the CPU last, and leave out Azure's provider, which calls a remote service instead of running here."""
+    return sorted((name for name in names if not name.startswith("Azure")), key=lambda name: name == CPU_PROVIDER)

@@ -98,7 +98,7 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
 @option("--root-path", default="", metavar="PATH", help="Path that a gateway leaves in front of all routes.")
 @heading("Models and queue")
 @option("--threads", type=COUNT, metavar="N", help="Threads. [default: all usable CPUs]")
-@option("--device", help="Where to compute: cpu, cuda, cuda:N, tensorrt, openvino or openvino:bf16. [default: cpu]")
+@option("--device", help="Where to compute: cpu, cuda, cuda:N or tensorrt. [default: cpu]")
 @option("--max-batch-tokens", type=COUNT, help="Padded tokens of a batch. [default: as Encoder.encode]")
 @shown("--max-queue-tokens", type=COUNT, default=MAX_QUEUE_TOKENS, help="Tokens that may wait; more get 429.")
 @shown("--max-wait", type=SECONDS, default="10s", help="Work that may wait, at the measured rate; more gets 429.")
