@@ -133,8 +133,8 @@ device_option = option(
     multiple=True,
     callback=_parse_providers,
     metavar="NAME",
-    help="Where to compute: cpu (default), cuda, cuda:1 for one GPU, or tensorrt. Other execution providers of "
-    "onnxruntime go by their names, with options as NAME:KEY=VALUE,... Repeatable; whiten doctor lists what works.",
+    help="Where to compute, such as cpu or cuda. Also cuda:1 for one GPU, tensorrt, and each execution provider of "
+    "onnxruntime by its name, with options as NAME:KEY=VALUE,... Repeatable. The default is cpu.",
 )
 
 bundle_argument = click.argument("bundle", type=click.Path())
