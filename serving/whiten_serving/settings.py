@@ -37,7 +37,7 @@ class AppSettings:
         max_in_flight: bytes of memory of their bodies, and of what is decoded of these, at most.
         timeout: seconds after which a request is given up; the header x-timeout-ms shortens it.
         token_ids: what is done with token ids in place of texts: "reject" refuses them, "own" takes them for ids of the
-            bundle's own tokenizer, "cl100k=FILE" decodes OpenAI's by tiktoken's file.
+            bundle's own tokenizer.
         on_long: whether texts that are too long are truncated or refused, where a request does not say it.
         empty: whether an empty text is embedded or refused.
         normalize: whether vectors are divided by their norm where a request does not say it; None for what each dialect
@@ -58,7 +58,7 @@ class AppSettings:
     max_requests: int = 2048
     max_in_flight: int = 256_000_000
     timeout: float = 60.0
-    token_ids: str = "reject"
+    token_ids: Literal["reject", "own"] = "reject"
     on_long: Literal["truncate", "error"] = "truncate"
     empty: Literal["embed", "error"] = "embed"
     normalize: bool | None = None
@@ -71,8 +71,7 @@ class AppSettings:
         timeout: object = self.timeout
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= LONGEST:
             raise UsageError(f"timeout is {timeout!r}; wanted seconds greater than 0, at most {LONGEST}")
-        if self.token_ids not in ("reject", "own") and not re.fullmatch("cl100k=.+", str(self.token_ids), re.DOTALL):
-            raise UsageError(f"token_ids is {self.token_ids!r}; wanted reject, own or cl100k=FILE")
+        one_of("token_ids", self.token_ids, ("reject", "own"))
         one_of("on_long", self.on_long, ("truncate", "error"))
         one_of("empty", self.empty, ("embed", "error"))
         one_of("normalize", self.normalize, (None, True, False))

@@ -9,7 +9,6 @@ import socket
 import stat
 import time
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +21,6 @@ from whiten_serving import opening, process
 from whiten_serving.settings import Settings
 
 TEXT = "A man is playing a guitar."
-
-with_tiktoken = pytest.mark.skipif(find_spec("tiktoken") is None, reason="needs the extra test-all")
 
 
 def request(method: str, path: str, body: object) -> bytes:
@@ -94,7 +91,6 @@ def test_it_answers_reloads_drains_and_ends(golden: Path, tmp_path: Path, tiny: 
         (["tests/data/bundle-v1", "--host", "a..b"], 2, "--host is 'a..b'"),
         (["tests/data/bundle-v1", "--host", "192.0.2.1"], 1, "192.0.2.1:0 cannot be used"),
         (["tests/data/bundle-v1", "--fd", "99"], 2, "--fd is 99"),
-        pytest.param(["tests/data/bundle-v1", "--token-ids", "cl100k=/none"], 1, "/none", marks=with_tiktoken),
     ],
 )
 def test_mistakes_are_told_in_one_line(arguments: list[str], code: int, message: str) -> None:

@@ -74,7 +74,7 @@ def test_options_of_several_values_and_of_sizes(served: Served) -> None:
         (["b", "--max-wait", "0"], "--max-wait"),
         (["b", "--timeout", "8d"], "--timeout"),
         (["b", "--max-body", "5 apples"], "--max-body"),
-        (["b", "--token-ids", "p50k"], "token_ids is 'p50k'; wanted reject, own or cl100k=FILE"),
+        (["b", "--token-ids", "p50k"], "'p50k' is not one of 'reject', 'own'"),
         (["b", "--on-long", "cut"], "--on-long"),
         (["b", "--uds", "s", "--fd", "3"], "choose one place to listen"),
         (["b", "--tls-key", "k"], "--tls-key was given without --tls-cert"),

@@ -1,8 +1,9 @@
-"""Diagnose this machine: processor, onnxruntime, providers that really load, missing libraries, and what is fastest."""
+"""Diagnose this machine: processor, onnxruntime, providers that really load, and missing libraries."""
 
 import platform
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -14,43 +15,12 @@ from whiten_runtime.ort.providers import (
     CPU_PROVIDER,
     NVIDIA,
     Provider,
-    both_installed,
     conflict,
     import_onnxruntime,
     installed_packages,
     provider_name,
 )
 from whiten_runtime.ort.session import SessionOptions, create_session
-
-
-@dataclass(frozen=True)
-class Advice:
-    """Fastest way to embed one kind of text."""
-
-    texts: str  # the kind of text
-    precision: str  # precision of the bundle to export
-    device: str  # value of `--device` and of the argument `device`
-    why: str  # the reason, with what was measured
-
-
-ALL_TEXTS = "all texts"
-
-# The figures are of all-MiniLM-L6-v2 on two threads, ratios within one run: benchmarks/precision, benchmarks/peers.
-_VNNI = "VNNI multiplies int8: 2.0 to 2.6 times float32"
-_AVX2 = "AVX2 without VNNI multiplies int8 by pairs, which cannot saturate: 1.4 to 1.5 times float32"
-_ARM = "DOTPROD or I8MM multiplies int8; not measured here on this kind of processor"
-_PLAIN = "no instruction for int8 products is known here; not measured on this kind of processor"
-
-
-def fastest(features: Collection[str]) -> tuple[Advice, ...]:
-    """Return the fastest precision and device for each kind of text."""
-    if "VNNI" in features:
-        return (Advice(ALL_TEXTS, "int8", "cpu", _VNNI),)
-    if {"DOTPROD", "I8MM"} & {*features}:
-        return (Advice(ALL_TEXTS, "int8", "cpu", _ARM),)
-    if "AVX2" in features:
-        return (Advice(ALL_TEXTS, "int8", "cpu", _AVX2),)
-    return (Advice(ALL_TEXTS, "fp32", "cpu", _PLAIN),)
 
 
 @dataclass(frozen=True)
@@ -69,6 +39,7 @@ class Diagnosis:
 
     system: str  # operating system and architecture
     python: str  # version of Python
+    whiten: str  # version of whiten
     processor: Processor  # the machine's processor, and the part of it that this process may use
     packages: dict[str, str]  # installed distributions of onnxruntime, with their versions
     onnxruntime: str | None  # version and build of the module that is imported; None if it cannot be imported
@@ -76,9 +47,6 @@ class Diagnosis:
     driver: Driver | None  # NVIDIA's driver; None where this build of onnxruntime does not use it
     # versions of CUDA and cuDNN, as far as they are found; empty where this build does not use them
     libraries: dict[str, str]
-    # the fastest precision and device for each kind of text, judged by the processor's instruction sets
-    fastest: tuple[Advice, ...]
-    note: str | None  # what works now and may not later; None if there is nothing
     problems: tuple[str, ...]  # one line for each required component that does not work
 
 
@@ -98,23 +66,19 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
         checks = [check_provider(onnxruntime, asked.get(name, name)) for name in names]
         must = {*asked, CPU_PROVIDER}
         problems += [f"{check.name}: {check.problem}" for check in checks if check.name in must and not check.works]
-    note, wrong = None, conflict(packages)
-    if wrong and (problems or not wanted):
+    if (wrong := conflict(packages)) and (problems or not wanted):
         problems.insert(0, wrong)
-    elif wrong:
-        note = f"{both_installed(packages)}; the one that is imported is {build} and works, until one is updated"
     nvidia = any(check.name in NVIDIA for check in checks)
     return Diagnosis(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
+        whiten=version("whiten"),
         processor=unit,
         packages=packages,
         onnxruntime=build,
         providers=tuple(checks),
         driver=driver() if nvidia else None,
         libraries=library_versions() if nvidia else {},
-        note=note,
-        fastest=fastest(unit.features),
         problems=tuple(problems),
     )
 

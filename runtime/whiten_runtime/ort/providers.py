@@ -131,17 +131,12 @@ def installed_packages() -> dict[str, str]:
     return versions
 
 
-def both_installed(installed: Mapping[str, str]) -> str:
-    """Return the packages of onnxruntime that are installed side by side, for a message."""
-    names = " and ".join(f"{name} {number}" for name, number in installed.items())
-    return f"{names} are both installed and overwrite each other's files"
-
-
 def conflict(installed: Mapping[str, str]) -> str | None:
     """Return a message if several of `PACKAGES` are installed, with the next step; None otherwise."""
     if len(installed) < 2:
         return None
-    return f"{both_installed(installed)}; {reinstall(installed)}"
+    names = " and ".join(f"{name} {number}" for name, number in installed.items())
+    return f"{names} are both installed and overwrite each other's files; {reinstall(installed)}"
 
 
 def reinstall(installed: Sequence[str] | Mapping[str, str] = PACKAGES[:2]) -> str:

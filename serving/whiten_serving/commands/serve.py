@@ -112,10 +112,9 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
 @heading("Texts and vectors")
 @shown(
     "--token-ids",
-    metavar="reject|own|cl100k=FILE",
+    type=click.Choice(["reject", "own"]),
     default="reject",
-    help="Token ids instead of texts: refuse them; take them as those of the bundle's tokenizer; or decode them with "
-    "tiktoken's file of cl100k_base, whose ids LangChain sends.",
+    help="Token ids instead of texts: refuse them, or take them as those of the bundle's tokenizer.",
 )
 @shown("--on-long", type=click.Choice(["truncate", "error"]), default="truncate", help="Too long texts: cut, or 400.")
 @shown("--empty", type=click.Choice(["embed", "error"]), default="embed", help="Empty texts: embed, or 400 as OpenAI.")

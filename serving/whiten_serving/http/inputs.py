@@ -1,16 +1,14 @@
 """Read the bodies of requests, and take their texts, or the token ids in place of texts."""
 
 import asyncio
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from whiten_runtime.errors import DataError, UsageError, needing
+from whiten_runtime.errors import UsageError
 from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.http.errors import ApiError, ClientGoneError
 from whiten_serving.settings import AppSettings
@@ -52,7 +50,7 @@ _AT_ONCE = 2
 
 _REMEDY = (
     "input holds token ids, which belong to another tokenizer; send strings (LangChain: OpenAIEmbeddings("
-    "check_embedding_ctx_length=False)), or start the server with --token-ids"
+    "check_embedding_ctx_length=False)), or let the server take ids of its own tokenizer (token-ids)"
 )
 
 
@@ -146,8 +144,6 @@ class Inputs:
 
     def __init__(self, settings: AppSettings) -> None:
         self._settings = settings
-        kind, _, file = settings.token_ids.partition("=")
-        self._cl100k = _cl100k_decoder(Path(file)) if kind == "cl100k" else None
         self._workers = ThreadPoolExecutor(_AT_ONCE, "whiten-unqueued")  # goes on when a request is cancelled
 
     async def texts(self, raw: msgspec.Raw, encoder: Encoder, param: str) -> list[str]:
@@ -211,11 +207,9 @@ class Inputs:
             message = f"{param}: expected texts alone, or lists of token ids alone"
             raise ApiError("invalid_type", message, param)
         self._check_count(len(rows), param)
-        if self._cl100k is None:
-            self.check_total(map(len, rows), "token ids", param)
-        decode = self._cl100k or (lambda ids: _decoded_by(encoder, ids))
+        self.check_total(map(len, rows), "token ids", param)
         try:
-            return await self.worked(decode, rows)
+            return await self.worked(lambda ids: _decoded_by(encoder, ids), rows)
         except UsageError as error:
             raise ApiError("token_ids", f"{param}: {error}; send strings", param) from None
 
@@ -227,36 +221,3 @@ def _decoded_by(encoder: Encoder, ids: list[int]) -> str:
     if ids not in ([one.id for one in tokens], [one.id for one in tokens if not one.special]):
         raise UsageError("the token ids are not what this model's tokenizer makes of their text")
     return text
-
-
-def _cl100k_decoder(path: Path) -> Callable[[list[int]], str]:
-    """Return a function that turns token ids back into text, by tiktoken's file cl100k_base.tiktoken.
-
-    Clients cut long texts between tokens, which may be within a character: of a character that is cut at the beginning
-    or at the end, nothing is kept. The function raises UsageError for ids that are not those of a text.
-    """
-    with needing("tiktoken"):
-        from tiktoken import Encoding
-        from tiktoken.load import load_tiktoken_bpe
-    try:
-        # tiktoken keeps a copy by the file's name: the hash tells it when the file has changed
-        ranks = load_tiktoken_bpe(str(path), hashlib.sha256(path.read_bytes()).hexdigest())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); wanted tiktoken's file of ranks") from error
-    except ValueError as error:
-        raise DataError(f"{path}: not tiktoken's file of ranks ({str(error)[:80]}); get it again") from error
-    if not ranks:
-        raise DataError(f"{path}: holds no token; wanted tiktoken's file of ranks")
-    encoding = Encoding("cl100k", pat_str=r"[\s\S]", mergeable_ranks=ranks, special_tokens={})
-
-    def decoded(ids: list[int]) -> str:
-        try:
-            joined = encoding.decode_bytes(ids)
-        except (KeyError, OverflowError) as error:
-            raise UsageError(f"a token id is not in the server's file ({error})") from None
-        text: str = joined.decode("utf-8", "replace").strip("\ufffd")
-        if "\ufffd" in text and "\ufffd".encode() not in joined:
-            raise UsageError("the token ids are not those of a text: it is not UTF-8")
-        return text
-
-    return decoded
