@@ -124,9 +124,6 @@ def _parse_providers(context: click.Context, option: click.Parameter, values: Se
         raise click.BadParameter(str(error)) from None
 
 
-threads_option = option(
-    "--threads", type=click.IntRange(min=1), metavar="N", help="Threads to use. [default: all usable CPUs]"
-)
 device_option = option(
     "--device",
     "providers",
@@ -261,12 +258,6 @@ def _escaped(character: str) -> str:
 
 STDIN = "-"
 """What stands for standard input on the command line."""
-
-header_option = option(
-    "--header",
-    is_flag=True,
-    help="Begin lines of JSON with one that names the space. Vectors of 8 bits or less always have it.",
-)
 
 force_option = option("--force", is_flag=True, help="Replace a file that exists.")
 

@@ -85,10 +85,9 @@ def test_both_outputs_of_which_one_is_rounded(make: Callable[..., Path]) -> None
 def test_files_hold_int8_and_are_compared_with_float32(
     make: Callable[..., Path], rounded: Path, corpus_file: Path, tmp_path: Path, kind: str
 ) -> None:
-    header = ["--header"] if kind == "jsonl" else []
     ours, theirs = tmp_path / f"int8.{kind}", tmp_path / f"float32.{kind}"
     for bundle, file in ((rounded, ours), (make(), theirs)):
-        ok("embed", bundle, "--input", corpus_file, "--out", file, *header)
+        ok("embed", bundle, "--input", corpus_file, "--out", file)
     found = read_metadata(ours)
     assert found is not None
     assert (found.vector_type, found.compared_by) == ("int8", Encoder(make()).space)

@@ -89,8 +89,8 @@ def test_weights_of_other_models_are_left_alone(hub: Hub, bundle: Path, manifest
         else "2_Dense/model.safetensors, model.safetensors, which no bundle there lists, and other programs would take "
         "for the bundle's; move them to another repository, or choose another name"
     )
-    for options in ((), ("--branch", "v2")):
-        result = invoke(whiten, "push", bundle, ID, *options)
+    for name in (ID, f"{ID}@v2"):
+        result = invoke(whiten, "push", bundle, name)
         assert (result.exit_code, result.stderr) == (2, f"error: '{ID}' holds {message}\n")
     assert hub.repositories[ID] == before
     assert writes(hub) == []  # no branch is left behind
@@ -104,7 +104,7 @@ def test_a_broken_bundle_is_replaced(hub: Hub, bundle: Path, content: Mapping[st
 
 
 def test_a_branch(hub: Hub, bundle: Path) -> None:
-    ok("push", bundle, ID, "--branch", "v2")
+    ok("push", bundle, f"{ID}@v2")
     assert set(hub.repositories[ID]) == {".gitattributes"}
     with Encoder(f"hf://{ID}@v2") as encoder:
         assert encoder.manifest.name
@@ -116,7 +116,7 @@ def test_private(hub: Hub, bundle: Path) -> None:
     ok("push", bundle, ID, "--private")
     assert hub.private == {ID}
     assert "'org/public' is public; choose another name" in refused("push", bundle, "org/public", "--private")
-    error = refused("push", bundle, "org/public", "--private", "--branch", "mine")
+    error = refused("push", bundle, "org/public@mine", "--private")
     assert "'org/public' is public; choose another name" in error
     assert hub.repositories["org/public"] == {}
     assert ("org/public", "mine") not in hub.branches
@@ -126,7 +126,7 @@ def test_a_branch_is_looked_at_by_itself(hub: Hub, bundle: Path) -> None:
     """Weights in the main branch do not matter to a branch without them."""
     hub.repositories[ID] = {"model.safetensors": b"weights"}
     hub.branches[ID, "mine"] = {".gitattributes": b""}
-    ok("push", bundle, ID, "--branch", "mine")
+    ok("push", bundle, f"{ID}@mine")
     Encoder(ID, revision="mine").close()
     assert hub.repositories[ID] == {"model.safetensors": b"weights"}
 
@@ -146,9 +146,9 @@ def test_an_altered_bundle_is_not_uploaded(hub: Hub, bundle: Path) -> None:
         (READ_ONLY, (ID,), 1, "check your token (hf auth login)"),
         ("wrong", (ID,), 1, "check your token (hf auth login)"),
         ("", ("name",), 2, "'name' does not name a repository of the hub; wanted ORG/NAME"),
-        ("", ("org/old", "--branch", ""), 2, "revision is ''; wanted the name of a branch or tag, or a commit"),
+        ("", ("org/old@",), 2, "'org/old@' does not name a repository of the hub"),
+        ("", ("org/old@../x",), 2, "revision is '../x'; wanted the name of a branch or tag, or a commit"),
         ("", ("hf://org/old@../x",), 2, "revision is '../x'; wanted the name of a branch or tag, or a commit"),
-        ("", ("hf://org/old@v1", "--branch", "v2"), 2, "names a revision already; leave 'v2' out"),
     ],
 )
 def test_errors_of_one_line(
