@@ -12,7 +12,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import NOT_FINITE, NoVectorError, WhitenError, whole_number
+from whiten_runtime.errors import NOT_FINITE, NoVectorError, WhitenError
 from whiten_runtime.inference.engine import TokenRunner
 from whiten_runtime.inference.vectors import rows_not_finite
 from whiten_runtime.ort.process import before_exit
@@ -51,15 +51,11 @@ class Scheduler:
     def __init__(
         self,
         lanes: int,
-        max_batch_tokens: int | None = None,
         *,
-        max_queue_tokens: int = MAX_QUEUE_TOKENS,
         max_wait: float | None = None,
     ) -> None:
         self.lanes = thread_count("lanes", lanes)
-        tokens = max_batch_tokens
-        self.max_batch_tokens = None if tokens is None else whole_number("max_batch_tokens", tokens, 1)
-        self.max_queue_tokens = whole_number("max_queue_tokens", max_queue_tokens, 1)
+        self.max_queue_tokens = MAX_QUEUE_TOKENS
         self.max_wait = positive("max_wait", max_wait)
         self.on_batch: Callable[[Batch], object] = lambda batch: None  # called in a lane with each computed batch
         self._process = os.getpid()
@@ -248,7 +244,7 @@ class Scheduler:
                 ended.append(request)
                 self._counters.expired += 1
                 self._set_outcome(request, error)
-            return self._queue.take(self.lanes - self._busy, self.max_batch_tokens)
+            return self._queue.take(self.lanes - self._busy)
         except Exception as reason:
             _log.exception("no batch could be formed")
             if (oldest := self._queue.oldest()) is not None:

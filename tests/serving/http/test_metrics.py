@@ -97,7 +97,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_json(app_with: Any, caplog: pytest.LogCaptureFixture) -> None:
-    app = app_with(access_log="json")
+    app = app_with(log="json")
     with caplog.at_level("INFO", "whiten.access"):
         asked(app, "POST", "/v1/embeddings", {"input": [SECRET, "b"]}, headers={"x-request-id": "abc"})
         asked(app, "POST", "/embed", {"inputs": []})
@@ -120,7 +120,7 @@ def test_text(app: Any, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_off_and_levels(app_with: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "whiten.access"):
-        asked(app_with(access_log="off"), "GET", "/live")
+        asked(app_with(log="off"), "GET", "/live")
     asked(app_with(), "GET", "/live")
     assert lines(caplog) == []
 
@@ -129,7 +129,7 @@ def test_off_and_levels(app_with: Any, caplog: pytest.LogCaptureFixture) -> None
 def test_no_text_is_ever_logged(
     app_with: Any, form: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = app_with(access_log=form, api_keys=(SECRET[:8],))
+    app = app_with(log=form, api_keys=(SECRET[:8],))
     headers = {"x-api-key": SECRET[:8]}
     with caplog.at_level("DEBUG"):
         for body in (
