@@ -1,14 +1,14 @@
 """Read the bodies of requests, and take their texts, or the token ids in place of texts."""
 
 import asyncio
-import re
+import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import msgspec
 
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, encodable
 from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.http.errors import ApiError, ClientGoneError
 from whiten_serving.settings import AppSettings
@@ -30,11 +30,6 @@ _WITHOUT_EFFECT = {
     "priority": (b"0", b"null"),
 }
 """Fields of other servers, and the values with which each changes no vector; other values are refused."""
-
-_HALF = re.compile(
-    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..\\u[dD])[c-fC-F][0-9a-fA-F]{2})", re.S
-)
-"""Half of a surrogate pair without the other half, escaped as in JSON, where no backslash is escaped."""
 
 _ITEM = 80
 """Bytes that an item of a list takes besides what it says: a text of two letters, or an empty list, and its place."""
@@ -95,9 +90,11 @@ def parsed_body(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:
     try:
         return parsed(decoder, body)
     except ApiError as error:
-        if error.code != "invalid_json" and (error.code != "unknown_field" or error.param not in _WITHOUT_EFFECT):
+        if error.code == "invalid_json":
+            body = _repaired(body, error)
+        elif error.code != "unknown_field" or error.param not in _WITHOUT_EFFECT:
             raise
-    fields = parsed(_FIELDS, _repaired(body)).items()
+    fields = parsed(_FIELDS, body).items()
     kept = {name: raw for name, raw in fields if name not in _WITHOUT_EFFECT or bytes(raw) not in _WITHOUT_EFFECT[name]}
     return parsed(decoder, msgspec.json.encode(kept))
 
@@ -116,12 +113,13 @@ def parsed(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.R
         raise ApiError("invalid_json", "the body's JSON is nested too deeply; send a JSON object") from None
 
 
-def _repaired(body: bytes | bytearray) -> bytes | bytearray:
-    """Return JSON without a byte order mark, and with U+FFFD for each half of a surrogate pair."""
-    if b"\0" in body:  # no JSON has one
-        return body
-    hidden = body.removeprefix(b"\xef\xbb\xbf").replace(rb"\\", b"\0\0")
-    return _HALF.sub(rb"\\ufffd", hidden).replace(b"\0\0", rb"\\")
+def _repaired(body: bytes | bytearray, error: ApiError) -> bytes:
+    """Return JSON without a byte order mark, and with U+FFFD for each half of a surrogate pair; or raise the error."""
+    try:
+        text = json.dumps(json.loads(body.decode("utf-8-sig")), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        raise error from None
+    return encodable(text).encode()
 
 
 def _of_validation(message: str, param: str) -> ApiError:
