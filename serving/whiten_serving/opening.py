@@ -1,5 +1,6 @@
 """Open what is served: bundles, whose parity is proven on this machine, and the socket to listen on."""
 
+import errno
 import logging
 import socket
 from collections.abc import Sequence
@@ -108,7 +109,7 @@ def _remove_unused(path: Path) -> None:
     """Remove a Unix socket on which no process listens any more."""
     if path.is_socket():
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            if probe.connect_ex(str(path)) == 0:
+            if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
                 raise WhitenError(f"unix:{path}: another process listens there; stop it, or choose another path")
         path.unlink()
     elif path.exists():
