@@ -22,7 +22,7 @@ _MODULES = {
     ),
     "whiten_runtime.errors": (
         "BundleError DataError IntegrityError MissingPackageError NoVectorError ParityError "
-        "ProviderError SignatureError TextError TooLongError UnsafeModelError UsageError WhitenError"
+        "ProviderError TextError TooLongError UnsafeModelError UsageError WhitenError"
     ),
     "whiten_runtime.files.corpus": "Corpus",
     "whiten_runtime.inference.options": "EncodeArguments QueuedArguments",
@@ -30,7 +30,6 @@ _MODULES = {
     "whiten_runtime.opened.encoder": "Encoder",
     "whiten_runtime.opened.vector_whitener": "VectorWhitener",
     "whiten_runtime.reporter": "ProgressBar Reporter",
-    "whiten_runtime.signing": "sign_bundle Signature verify_signature",
     "whiten_serving.async_encoder": "AsyncEncoder",
     "whiten_serving.batcher": "Batcher",
     "whiten_serving.requests": "BatcherCounters BatcherStats DeadlineExceededError OverloadedError",

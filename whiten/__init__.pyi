@@ -26,7 +26,6 @@ from whiten_runtime.errors import MissingPackageError as MissingPackageError
 from whiten_runtime.errors import NoVectorError as NoVectorError
 from whiten_runtime.errors import ParityError as ParityError
 from whiten_runtime.errors import ProviderError as ProviderError
-from whiten_runtime.errors import SignatureError as SignatureError
 from whiten_runtime.errors import TextError as TextError
 from whiten_runtime.errors import TooLongError as TooLongError
 from whiten_runtime.errors import UnsafeModelError as UnsafeModelError
@@ -40,9 +39,6 @@ from whiten_runtime.opened.encoder import Encoder as Encoder
 from whiten_runtime.opened.vector_whitener import VectorWhitener as VectorWhitener
 from whiten_runtime.reporter import ProgressBar as ProgressBar
 from whiten_runtime.reporter import Reporter as Reporter
-from whiten_runtime.signing import Signature as Signature
-from whiten_runtime.signing import sign_bundle as sign_bundle
-from whiten_runtime.signing import verify_signature as verify_signature
 from whiten_serving.async_encoder import AsyncEncoder as AsyncEncoder
 from whiten_serving.batcher import Batcher as Batcher
 from whiten_serving.requests import BatcherCounters as BatcherCounters

@@ -64,8 +64,7 @@ def _prepare_whiten(engine: str, checkpoint: Path, folder: Path) -> None:
 def _load_whiten(engine: str, checkpoint: Path, folder: Path, threads: int) -> Loaded:
     from whiten import Encoder
 
-    device = "openvino:bf16" if "bf16" in engine else "cpu"
-    encoder = Encoder(folder / "bundle", threads=threads, device=device)
+    encoder = Encoder(folder / "bundle", threads=threads)
     return Loaded(encoder.encode, encoder.encode)
 
 

@@ -45,8 +45,8 @@ class Server:
 
 def whiten(bundle: Path, threads: int) -> list[str]:
     """Return the command of `whiten serve`."""
-    options = ["--port", "PORT", "--threads", str(threads), "--max-wait", "600s", "--no-access-log"]
-    return [sys.executable, "-c", _WHITEN, str(bundle), *options]
+    options = ["--listen", "PORT", "--max-wait", "600s", "--log", "off"]
+    return ["env", f"WHITEN_THREADS={threads}", sys.executable, "-c", _WHITEN, str(bundle), *options]
 
 
 def peer(python: Path, model: Path, file: str, threads: int) -> list[str]:

@@ -80,10 +80,6 @@ class IntegrityError(BundleError):
     """Raised when a file of a bundle differs from its manifest."""
 
 
-class SignatureError(BundleError):
-    """Raised when a bundle is not signed, or not by the author asked for, or is not as its author signed it."""
-
-
 class UnsafeModelError(BundleError):
     """Raised when a graph uses operators or files that a bundle may not use."""
 

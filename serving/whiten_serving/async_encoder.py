@@ -14,7 +14,7 @@ from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.inference.options import QueuedArguments
 from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.encoder_queue import EncoderQueue
-from whiten_serving.requests import MAX_QUEUE_TOKENS, BatcherStats, DeadlineExceededError, moment_in
+from whiten_serving.requests import BatcherStats, DeadlineExceededError, moment_in
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -35,8 +35,6 @@ class AsyncEncoder:
         encoder: Encoder | str | Path,
         *,
         lanes: int | None = None,
-        max_batch_tokens: int | None = None,
-        max_queue_tokens: int = MAX_QUEUE_TOKENS,
         max_wait: float | None = None,
         shared_with: "AsyncEncoder | None" = None,
     ) -> None:
@@ -44,8 +42,6 @@ class AsyncEncoder:
             encoder,
             None if shared_with is None else shared_with._queue.scheduler,
             lanes=lanes,
-            max_batch_tokens=max_batch_tokens,
-            max_queue_tokens=max_queue_tokens,
             max_wait=max_wait,
         )
 
@@ -95,7 +91,7 @@ class AsyncEncoder:
 
         Args:
             name: name of the model in requests and answers; None for that of the bundle.
-            options: options of the application, such as `api_keys` and `max_texts`: those of `AppSettings`.
+            options: settings of the application, such as `api_keys` and `max_texts`: docs/reference/commands.md.
 
         Raises:
             UsageError: an option is unknown, or cannot be used as given.

@@ -13,7 +13,7 @@ from whiten_runtime.errors import UsageError
 from whiten_runtime.inference.options import QueuedArguments
 from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.encoder_queue import EncoderQueue, ignore
-from whiten_serving.requests import MAX_QUEUE_TOKENS, BatcherStats, Request, moment_in
+from whiten_serving.requests import BatcherStats, Request, moment_in
 
 
 class Batcher:
@@ -28,9 +28,8 @@ class Batcher:
         encoder: an encoder, which stays the caller's to close; or the bundle of one that is opened and closed here.
         lanes: number of batches that run at once; None for the encoder's own number, as many as it has threads, or one
             for layer 0 and for a graph of more than 1 GiB. More than that number has no effect.
-        max_batch_tokens: number of padded tokens of a batch at most; None for the encoder's own number.
-        max_queue_tokens: number of tokens that may wait.
-        max_wait: seconds of work that may wait, at the rate measured so far; None for no bound but that of tokens.
+        max_wait: seconds of work that may wait, at the rate measured so far, besides the bound of 131,072 tokens; None
+            for that bound alone.
         shared_with: another batcher, with which this one shares lanes, the queue and its bounds: several models then
             share the processor. Of these batchers, make that with the most lanes first. The other options are left
             out, and those of the other batcher hold.
@@ -45,8 +44,6 @@ class Batcher:
         encoder: Encoder | str | Path,
         *,
         lanes: int | None = None,
-        max_batch_tokens: int | None = None,
-        max_queue_tokens: int = MAX_QUEUE_TOKENS,
         max_wait: float | None = None,
         shared_with: "Batcher | None" = None,
     ) -> None:
@@ -54,8 +51,6 @@ class Batcher:
             encoder,
             None if shared_with is None else shared_with._queue.scheduler,
             lanes=lanes,
-            max_batch_tokens=max_batch_tokens,
-            max_queue_tokens=max_queue_tokens,
             max_wait=max_wait,
         )
         self.encoder = self._queue.encoder

@@ -16,7 +16,7 @@ from whiten_runtime.errors import as_iterable, checked_texts, whole_number
 from whiten_runtime.inference.options import EncodeOptions, Prompts
 from whiten_runtime.opened.encoder import Encoder, embedder_of
 from whiten_runtime.opened.opening import encode_options
-from whiten_serving.requests import MAX_QUEUE_TOKENS, Request
+from whiten_serving.requests import Request
 from whiten_serving.scheduler import Scheduler
 
 _OPTIONS = 256
@@ -44,8 +44,6 @@ class EncoderQueue:
         scheduler: Scheduler | None = None,
         *,
         lanes: int | None = None,
-        max_batch_tokens: int | None = None,
-        max_queue_tokens: int = MAX_QUEUE_TOKENS,
         max_wait: float | None = None,
     ) -> None:
         self._owned = not isinstance(encoder, Encoder)
@@ -56,10 +54,7 @@ class EncoderQueue:
             self.runner.check_open()
             self.runner.create_sessions()
             self.scheduler = scheduler or Scheduler(
-                self.runner.schedule.workers if lanes is None else lanes,
-                max_batch_tokens,
-                max_queue_tokens=max_queue_tokens,
-                max_wait=max_wait,
+                self.runner.schedule.workers if lanes is None else lanes, max_wait=max_wait
             )
         except BaseException:
             if self._owned:

@@ -1,32 +1,27 @@
-"""Open what is served: bundles, whose parity is proven on this machine, and the sockets to listen on."""
+"""Open what is served: bundles, whose parity is proven on this machine, and the socket to listen on."""
 
 import errno
 import logging
-import os
 import socket
-import stat
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+
+import uvicorn
 
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import Agreement
-from whiten_runtime.errors import ProviderError, UsageError, WhitenError
-from whiten_runtime.files.replacing import lock_file
+from whiten_runtime.errors import ProviderError, WhitenError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.opened.encoder import Encoder, embedder_of
 from whiten_runtime.opened.opening import proof_of
+from whiten_serving.arguments import ModelChoice
 from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.http.models import ServedModel
 from whiten_serving.scheduler import Scheduler
-from whiten_serving.settings import ModelChoice, Settings
+from whiten_serving.settings import Address, Settings
 
 _log = logging.getLogger("whiten.serving")
-
-_ABSENT = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-"""Errors of an address that this machine does not have, such as one of IPv6 in a container without it."""
 
 _OWNER_AND_GROUP = 0o660
 """Who may connect to a Unix socket."""
@@ -37,7 +32,7 @@ def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agre
 
     The memory that this took, for long texts too, is given back.
     """
-    encoder = Encoder(choice.bundle, threads=settings.threads, device=settings.device)
+    encoder = Encoder(choice.bundle, device=settings.device)
     try:
         record_cuda_graphs(encoder)
         if settings.verify:
@@ -66,10 +61,7 @@ def record_cuda_graphs(encoder: Encoder) -> None:
 def make_scheduler(encoders: Sequence[Encoder], settings: Settings) -> Scheduler:
     """Return the scheduler that all models share, with as many lanes as the model that can use the most."""
     return Scheduler(
-        max(embedder_of(encoder).engine.schedule.workers for encoder in encoders),
-        settings.max_batch_tokens,
-        max_queue_tokens=settings.max_queue_tokens,
-        max_wait=settings.max_wait,
+        max(embedder_of(encoder).engine.schedule.workers for encoder in encoders), max_wait=settings.max_wait
     )
 
 
@@ -93,103 +85,45 @@ def described(model: ServedModel) -> str:
     return f"{model.name}: {manifest.dimension} dimensions, {manifest.precision}, space {encoder.space}; {parity}"
 
 
-@contextmanager
-def locked(uds: str | None) -> Iterator[None]:
-    """Lock the path of a Unix socket: until the socket listens, nothing else shows that it is of a running process."""
-    if uds is None:
-        yield
-        return
-    path = Path(uds)
+def bind(address: Address) -> socket.socket:
+    """Return the socket to listen on. It does not listen yet: a client is refused."""
+    if address.uds is not None:
+        _remove_unused(Path(address.uds))
+    config = uvicorn.Config(
+        "", host=address.host, port=address.port, uds=address.uds, fd=address.fd, log_config=None, access_log=False
+    )
+    logging.disable()  # uvicorn logs the error that is raised here
     try:
-        file = path.with_name(f".{path.name}.lock").open("ab")
-    except OSError as error:
-        raise _no_socket(path, error) from None
-    with file:
-        try:
-            lock_file(file)
-        except BlockingIOError:
-            raise _taken(path) from None
-        yield
-
-
-def bind(settings: Settings) -> list[socket.socket]:
-    """Return the sockets that the settings name, one for each address. They do not listen yet: a client is refused."""
-    if settings.fd is not None:
-        try:
-            return [socket.socket(fileno=settings.fd)]
-        except OSError as error:
-            message = f"--fd is {settings.fd}, which is no socket: {error.strerror}; 3 is systemd's first"
-            raise UsageError(message) from None
-    if settings.uds is not None:
-        return [_unix(Path(settings.uds))]
-    try:
-        addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (socket.gaierror, UnicodeError):
-        raise UsageError(f"--host is '{settings.host}', which has no address; wanted a name or an address") from None
-    places = dict.fromkeys((family, place) for family, _, _, _, place in addresses)
-    bound: list[socket.socket] = []
-    port, absent = settings.port, None
-    with ExitStack() as stack:
-        for family, place in places:
-            try:
-                bound.append(stack.enter_context(_bound(family, (place[0], port, *place[2:]), len(places) > 1)))
-                port = bound[0].getsockname()[1]  # of a free one that the system chose, the other addresses' too
-            except OSError as error:
-                absent = refused(error, f"{settings.host}:{settings.port}")
-                if error.errno not in _ABSENT:
-                    raise absent from None
-        if absent is not None and not bound:
-            raise absent
-        stack.pop_all()
-    return bound
-
-
-def _bound(family: int, place: tuple[Any, ...], several: bool) -> socket.socket:
-    with ExitStack() as stack:
-        sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-        if os.name == "posix":  # on Windows it would let two processes share the port
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6 and several:  # or it would take the port of IPv4 too
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind(place)
-        stack.pop_all()
+        sock: socket.socket = config.bind_socket()
+    except (OSError, SystemExit) as error:
+        raise refused(error.__context__ if isinstance(error, SystemExit) else error, address) from None
+    finally:
+        logging.disable(logging.NOTSET)
+    if address.uds is not None:
+        Path(address.uds).chmod(_OWNER_AND_GROUP)
     return sock
 
 
-def written(sockets: Iterable[socket.socket]) -> str:
-    """Return the addresses of sockets, such as 127.0.0.1:8080, [::1]:8080 or unix:PATH, with commas in between."""
-    names = [sock.getsockname() for sock in sockets]
-    forms = {str: "unix:{}", 2: "{0[0]}:{0[1]}", 4: "[{0[0]}]:{0[1]}"}  # a path, IPv4, IPv6
-    return ", ".join(forms[str if isinstance(name, str) else len(name)].format(name) for name in names)
+def _remove_unused(path: Path) -> None:
+    """Remove a Unix socket on which no process listens any more."""
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
+                raise WhitenError(f"unix:{path}: another process listens there; stop it, or choose another path")
+        path.unlink()
+    elif path.exists():
+        raise WhitenError(f"unix:{path}: exists and is no socket; choose another path")
 
 
-def _unix(path: Path) -> socket.socket:
-    """Return a Unix socket, in the place of one whose process has ended."""
-    try:
-        with ExitStack() as stack:
-            sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            if path.exists():
-                if not stat.S_ISSOCK(path.stat().st_mode):
-                    raise WhitenError(f"{path}: exists and is no socket; choose another path (--uds)")
-                if sock.connect_ex(str(path)) == 0:
-                    raise _taken(path)
-                path.unlink()
-            sock.bind(str(path))
-            path.chmod(_OWNER_AND_GROUP)
-            stack.pop_all()
-    except OSError as error:
-        raise _no_socket(path, error) from None
-    return sock
+def address_of(sock: socket.socket) -> str:
+    """Return the address of a socket, such as 127.0.0.1:8080, [::1]:8080 or unix:PATH."""
+    name = sock.getsockname()
+    if isinstance(name, str):
+        return f"unix:{name}"
+    return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
 
 
-def _no_socket(path: Path, error: OSError) -> WhitenError:
-    return WhitenError(f"{path}: cannot make a Unix socket there: {error.strerror or error}")
-
-
-def _taken(path: Path) -> WhitenError:
-    return WhitenError(f"{path}: another process listens there; stop it, or choose another path (--uds)")
-
-
-def refused(error: OSError, address: str) -> WhitenError:
+def refused(error: BaseException | None, address: Address) -> WhitenError:
     """Return the error of an address that cannot be listened on."""
-    return WhitenError(f"{address} cannot be used: {error.strerror}; choose another port (--port) or address (--host)")
+    why = getattr(error, "strerror", None) or error
+    return WhitenError(f"{address} cannot be used: {why}; choose another address (--listen)")

@@ -21,24 +21,23 @@ import uvicorn
 
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.hub.locating import locate_bundle
+from whiten_serving.arguments import ModelChoice, read_keys, usual_format
 from whiten_serving.http.app import make_app, traced
-from whiten_serving.http.metrics import DriftWatch
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.protocol import Protocol
 from whiten_serving.http.service import Service
 from whiten_serving.opening import (
+    address_of,
     bind,
     described,
     is_replaced,
-    locked,
     make_scheduler,
     open_encoder,
     refused,
     served,
-    written,
 )
 from whiten_serving.scheduler import Scheduler
-from whiten_serving.settings import ModelChoice, Settings, read_keys
+from whiten_serving.settings import Address, Settings
 
 _SWITCH = 0.001
 """Seconds after which a thread that waits for the interpreter gets it. With Python's 0.005, lanes that have computed a
@@ -53,18 +52,17 @@ _LOG = logging.getLogger("whiten.serving")
 
 def serve(settings: Settings, choices: Sequence[ModelChoice]) -> None:
     """Serve bundles until SIGTERM or SIGINT has been obeyed."""
-    set_up_logs(settings.log)
-    with locked(settings.uds):
-        listeners = bind(settings)
-        try:
-            process = opened(settings, choices)
-            with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
-                runner.run(process.run(listeners))
-        finally:
-            for listener in listeners:
-                listener.close()
-            if settings.uds is not None:
-                Path(settings.uds).unlink(missing_ok=True)
+    set_up_logs(usual_format() if settings.log == "off" else settings.log)
+    address = Address.of(settings.listen)
+    listener = bind(address)
+    try:
+        process = opened(settings, choices)
+        with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
+            runner.run(process.run(listener))
+    finally:
+        listener.close()
+        if address.uds is not None:
+            Path(address.uds).unlink(missing_ok=True)
 
 
 @dataclass
@@ -75,12 +73,11 @@ class Process:
     choices: Sequence[ModelChoice]
     service: Service
     scheduler: Scheduler
-    drift: DriftWatch | None
     _stopping: bool = False
 
-    async def run(self, listeners: list[socket.socket]) -> None:
+    async def run(self, listener: socket.socket) -> None:
         """Serve until a signal has been obeyed."""
-        settings, address = self.settings, written(listeners)
+        settings, address = self.settings, address_of(listener)
         config = uvicorn.Config(
             traced(make_app(self.service)),
             http=Protocol,
@@ -92,17 +89,17 @@ class Process:
             proxy_headers=False,
             timeout_keep_alive=_KEEP_ALIVE,
             timeout_graceful_shutdown=math.ceil(settings.grace),
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
+            ssl_certfile=settings.tls,
         )
         try:
             config.load()
         except OSError as error:
-            raise WhitenError(f"{settings.tls_cert}, {settings.tls_key}: cannot be used for TLS: {error}") from None
+            wanted = "a PEM file with the private key and the chain of certificates"
+            raise WhitenError(f"{settings.tls}: cannot be used for TLS: {error}; wanted {wanted}") from None
         self._server, self._hung_up = uvicorn.Server(config), asyncio.Event()
         self._tasks = {asyncio.create_task(self._reload_when_asked())}
         self._terminal = sys.stderr.isatty()
-        serving = asyncio.create_task(self._server.serve(listeners))
+        serving = asyncio.create_task(self._server.serve([listener]))
         try:
             while not self._server.started and not serving.done():
                 await asyncio.sleep(0.01)
@@ -111,7 +108,7 @@ class Process:
                 self._say_ready(address)
             await serving
         except OSError as error:
-            raise refused(error, address) from None
+            raise refused(error, Address.of(settings.listen)) from None
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -218,14 +215,7 @@ class Process:
         if not replaced:
             return "unchanged"
         encoder, agreement = await asyncio.to_thread(open_encoder, choice, self.settings)
-        try:
-            model = served(choice, encoder, agreement, self.scheduler)
-            if self.drift is not None:
-                self.drift.watch(model)
-        except BaseException:
-            encoder.close()
-            raise
-        self.service.models.replace(model)
+        self.service.models.replace(served(choice, encoder, agreement, self.scheduler))
         return "reloaded"
 
 
@@ -240,15 +230,9 @@ def opened(settings: Settings, choices: Sequence[ModelChoice]) -> Process:
         scheduler = make_scheduler([encoder for encoder, _ in encoders], settings)
         models = [served(choice, *one, scheduler) for choice, one in zip(choices, encoders, strict=True)]
         service = Service(Models(models), settings)
-        metrics, drift = service.metrics, DriftWatch() if settings.drift else None
-        scheduler.on_batch = (metrics.on_batch,)
-        if drift is not None:
-            for model in models:
-                drift.watch(model)
-            metrics.registry.register(drift)
-            scheduler.on_batch = (metrics.on_batch, drift.on_batch)
+        scheduler.on_batch = service.metrics.on_batch
         opening.pop_all()
-    return Process(settings, choices, service, scheduler, drift)
+    return Process(settings, choices, service, scheduler)
 
 
 def set_up_logs(form: str) -> None:

@@ -53,16 +53,15 @@ class Line:
                 self.rest.popleft()
         return self.window
 
-    def form(self, idle: int, budget: int | None) -> tuple[Batch, list[Item]]:
+    def form(self, idle: int) -> tuple[Batch, list[Item]]:
         """Return a batch of the oldest text and others of the window, and what is left there."""
         schedule, prompt_tokens = self.schedule, self.window[0][0].texts.prompt_tokens
         places = [place for place, (one, _) in enumerate(self.window) if one.texts.prompt_tokens == prompt_tokens]
         lengths = [request.lengths[index] for request, index in (self.window[place] for place in places)]
-        full = budget or schedule.budget
         idle = min(idle, schedule.workers - self.running) if schedule.split else 1
         workers = workers_for(lengths, idle, schedule.worker_tokens)
-        most = full if workers == 1 else token_budget(lengths, workers, full)
-        chosen = {places[number] for number in companions(lengths, most, full, schedule.pairs)}
+        most = schedule.budget if workers == 1 else token_budget(lengths, workers, schedule.budget)
+        chosen = {places[number] for number in companions(lengths, most, schedule.budget, schedule.pairs)}
         batch = Batch.of(item for place, item in enumerate(self.window) if place in chosen)
         return batch, [item for place, item in enumerate(self.window) if place not in chosen]
 
@@ -113,8 +112,8 @@ class Queue:
         first = (line.fill()[0][0] for line in self._lines.values() if line.ready)
         return min(first, key=lambda request: request.submitted, default=None)
 
-    def take(self, idle: int, budget: int | None = None) -> Batch | None:
-        """Take the next batch, of at most `budget` tokens or what its model likes; None if no text may be taken.
+    def take(self, idle: int) -> Batch | None:
+        """Take the next batch; None if no text may be taken.
 
         What it raises, for want of memory, leaves everything as it was.
         """
@@ -122,7 +121,7 @@ class Queue:
         if oldest is None:
             return None
         line = self._lines[oldest.runner]
-        batch, window = line.form(idle, budget)
+        batch, window = line.form(idle)
         taken = [(request, sum([request.lengths[index] for index in some])) for request, some in batch.parts.items()]
         now = time.monotonic()
         line.window = window

@@ -14,7 +14,8 @@ from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.engine import Engine, TokenizedTexts
 
 MAX_QUEUE_TOKENS = 131_072
-"""Default for the number of tokens that may wait: some seconds of a small model on two cores."""
+"""Number of tokens that may wait: some seconds of a small model on two cores. It bounds their memory, and the queue
+before a rate was measured."""
 
 _MEMORY = 0.95
 """Share of the earlier measurements that the rate keeps with each batch: about the last twenty count. With fewer, too
@@ -125,16 +126,6 @@ class Batch:
         if len(vectors) != len(ids):
             raise WhitenError(f"the graph gave {len(vectors)} vectors for {len(ids)} texts; export it again")
         return vectors
-
-
-@dataclass(frozen=True)
-class BatchRun:
-    """A batch that was computed, for whoever watches."""
-
-    runner: Engine
-    texts: int
-    tokens: int  # without padding
-    vectors: NDArray[np.float32]
 
 
 @dataclass

@@ -12,7 +12,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import NOT_FINITE, NoVectorError, WhitenError, whole_number
+from whiten_runtime.errors import NOT_FINITE, NoVectorError, WhitenError
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.vectors import rows_not_finite
 from whiten_runtime.ort.process import before_exit
@@ -23,7 +23,6 @@ from whiten_serving.requests import (
     Batch,
     BatcherCounters,
     BatcherStats,
-    BatchRun,
     DeadlineExceededError,
     OverloadedError,
     Rate,
@@ -52,18 +51,13 @@ class Scheduler:
     def __init__(
         self,
         lanes: int,
-        max_batch_tokens: int | None = None,
         *,
-        max_queue_tokens: int = MAX_QUEUE_TOKENS,
         max_wait: float | None = None,
-        on_batch: Iterable[Callable[[BatchRun], object]] = (),
     ) -> None:
         self.lanes = thread_count("lanes", lanes)
-        tokens = max_batch_tokens
-        self.max_batch_tokens = None if tokens is None else whole_number("max_batch_tokens", tokens, 1)
-        self.max_queue_tokens = whole_number("max_queue_tokens", max_queue_tokens, 1)
+        self.max_queue_tokens = MAX_QUEUE_TOKENS
         self.max_wait = positive("max_wait", max_wait)
-        self.on_batch = on_batch
+        self.on_batch: Callable[[Batch], object] = lambda batch: None  # called in a lane with each computed batch
         self._process = os.getpid()
         lock = RLock()
         self._changed, self._outcome = Condition(lock), Condition(lock)  # for lanes; for those who wait for an end
@@ -255,7 +249,7 @@ class Scheduler:
                 ended.append(request)
                 self._counters.expired += 1
                 self._set_outcome(request, error)
-            return self._queue.take(self.lanes - self._busy, self.max_batch_tokens)
+            return self._queue.take(self.lanes - self._busy)
         except Exception as reason:
             _log.exception("no batch could be formed")
             if (oldest := self._queue.oldest()) is not None:
@@ -278,8 +272,7 @@ class Scheduler:
                         self._compute(Batch.of([(request, index)]), alone)
             return False
         self._deliver(batch, vectors)
-        for watch in self.on_batch:
-            _call(watch, BatchRun(batch.runner, batch.texts, batch.tokens, vectors))
+        _call(self.on_batch, batch)
         return True
 
     def _deliver(self, batch: Batch, vectors: NDArray[np.float32]) -> None:

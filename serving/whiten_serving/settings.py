@@ -1,93 +1,159 @@
-"""Hold the options of the HTTP application and of `whiten serve`, and read the keys that requests must have."""
+"""Declare each setting of the HTTP application and of `whiten serve`, for options, files and documentation."""
 
-import os
 import re
-import stat
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Literal, get_type_hints
 
-from whiten_runtime.errors import DataError, UsageError, one_of, whole_number
-from whiten_serving.requests import MAX_QUEUE_TOKENS
+from whiten_runtime.errors import UsageError, one_of
 
-KEY_VARIABLE = "WHITEN_API_KEY"
-"""Environment variable of keys, separated by commas; they hold besides those of the file."""
+_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) *([A-Za-z]*)")
+_LISTEN = re.compile(
+    r"unix:(?P<uds>.+)|fd:(?P<fd>\d+)|(?:(?P<host>[^\s:\[\]]+):|\[(?P<ipv6>[^\s\[\]]+)\]:)?(?P<port>\d{1,5})", re.DOTALL
+)
 
-LONGEST = 604_800
-"""Seconds of a duration at most, a week: timers take no more than some months."""
 
-_SECRET = ("api_keys", "api_key_file", "tls_cert", "tls_key")
-_KEY = re.compile(r"([\w.@-]{1,64})(?::\s*|\s+)(\S+)|([^\s:]+)", re.ASCII)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]*")
-_NAMED = re.compile(rf"({_NAME.pattern})=(.+)", re.DOTALL)
+@dataclass(frozen=True)
+class Measure:
+    """A number that may be written with a unit, such as 500ms or 32MB."""
+
+    noun: str  # what the help calls it
+    units: Mapping[str, float]  # by their suffixes; that of a number without one is ""
+    shown_in: str  # unit in which the help shows it
+    example: str
+    least: float
+    most: float
+    whole: bool = True
+
+    def read(self, text: object) -> float:
+        """Return the number that a text says."""
+        match = None if isinstance(text, bool) else _NUMBER.fullmatch(str(text).strip())
+        factor = self.units.get(match[2].lower()) if match else None
+        number = float(match[1]) * factor if match and factor else -1.0
+        if not self.least <= number <= self.most or (self.whole and number % 1):
+            raise UsageError(f"{text!r} is not a number such as {self.example}, from {self.least:g} to {self.most:g}")
+        return int(number) if self.whole else number
+
+    def check(self, name: str, value: object) -> None:
+        """Check a number."""
+        kinds = (int,) if self.whole else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not self.least <= value <= self.most:
+            wanted = "a whole number" if self.whole else "a number"
+            raise UsageError(f"{name} is {value!r}; wanted {wanted} from {self.least:g} to {self.most:g}")
+
+    def shown(self, number: float) -> str:
+        """Return a number as it may be written."""
+        return f"{number / self.units[self.shown_in.lower()]:g}{self.shown_in}"
+
+
+_SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+COUNT = Measure("N", {"": 1}, "", "2048", 1, 2**40)
+SIZE = Measure("SIZE", _SIZES, "MB", "1000000, 32MB or 16MiB", 1, 2**40)
+SECONDS = Measure(
+    "SECONDS",
+    {"": 1, "s": 1, "ms": 0.001, "m": 60, "h": 3600},
+    "s",
+    "30, 2.5, 500ms or 2m",
+    0.001,
+    604_800,  # a week: timers take no more than some months
+    whole=False,
+)
+SECONDS_OR_0 = replace(SECONDS, example="0, 30, 2.5, 500ms or 2m", least=0)
+
+SECTIONS = ("Address and keys", "Limits", "Process")
+"""Headings of the options in the help, in their order."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Describes a setting, for the command line, the file of --config and the documentation."""
+
+    help: str
+    kind: Measure | tuple[object, ...] | None = None  # of a number; or all values; None for texts
+    section: str | None = None  # heading of its option; None for a setting of the file alone
+    metavar: str | None = None  # of a text
+    default: str = ""  # what the default is, where its value does not say it
+    secret: bool = False  # whether /info tells only that there is one
+    in_file: bool = True
+
+    def shown(self, value: Any) -> str:
+        """Return a default for readers; "" for none."""
+        if self.default or isinstance(value, bool):
+            return self.default or ("on" if value else "off")
+        return self.kind.shown(value) if isinstance(self.kind, Measure) else str(value or "")
+
+
+_FORMATS, _EMPTY, _LONG, _IDS = ("text", "json", "off"), ("embed", "error"), ("truncate", "error"), ("reject", "own")
+
+_KEYS = Setting("Keys, one of which a request must have.", default="none", secret=True, in_file=False)
+_LOG = Setting(
+    "Format of the log, which has a line for each request, never its texts; off leaves these lines out.",
+    _FORMATS,
+    "Process",
+    default="text on a terminal, else json",
+)
+_NORMALIZE = Setting(
+    "Divide vectors by their L2 norm, where a request does not say it.",
+    (None, True, False),
+    default="as each route's clients expect",
+)
+_TOKEN_IDS = Setting(
+    "Token ids in place of texts: `reject`, or `own`, which takes those of the bundle's own tokenizer.", _IDS
+)
+_ORIGINS = Setting("Origins whose pages may read answers, a list; `*` for all.", default="none")
+_ROOT = Setting(
+    "Path before all routes, such as `/whiten`, whether a gateway takes it away or leaves it.", default="none"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AppSettings:
-    """Options of the HTTP application.
-
-    Attributes:
-        api_keys: keys, any of which a request must have, or a dict of keys and their clients' names; empty for none.
-        cors_origins: origins whose pages may read answers, such as "https://example.org", or "*".
-        max_texts: number of texts of a request at most.
-        max_body: number of bytes of a body at most.
-        max_text_chars: number of characters of a text at most.
-        max_requests: number of requests that are worked on at once at most.
-        max_in_flight: bytes of memory of their bodies, and of what is decoded of these, at most.
-        timeout: seconds after which a request is given up; the header x-timeout-ms shortens it.
-        token_ids: what is done with token ids in place of texts: "reject" refuses them, "own" takes them for ids of the
-            bundle's own tokenizer, "cl100k=FILE" decodes OpenAI's by tiktoken's file.
-        on_long: whether texts that are too long are truncated or refused, where a request does not say it.
-        empty: whether an empty text is embedded or refused.
-        normalize: whether vectors are divided by their norm where a request does not say it; None for what each dialect
-            does.
-        access_log: form of the line that is logged for each request.
-        root_path: path in front of all routes, such as "/whiten", for gateways that pass it on; without it, they
-            are there too.
+    """Settings of the HTTP application.
 
     Raises:
-        UsageError: an option cannot be used as given.
+        UsageError: one cannot be used as given.
     """
 
-    api_keys: tuple[str, ...] | dict[str, str] = ()
-    cors_origins: tuple[str, ...] = ()
-    max_texts: int = 2048
-    max_body: int = 32_000_000
-    max_text_chars: int = 1_000_000
-    max_requests: int = 2048
-    max_in_flight: int = 256_000_000
-    timeout: float = 60.0
-    token_ids: str = "reject"
-    on_long: Literal["truncate", "error"] = "truncate"
-    empty: Literal["embed", "error"] = "embed"
-    normalize: bool | None = None
-    access_log: Literal["text", "json", "off"] = "text"
-    root_path: str = ""
+    api_keys: Annotated[tuple[str, ...] | dict[str, str], _KEYS] = ()
+    max_texts: Annotated[int, Setting("Texts of a request; more get 413.", COUNT, "Limits")] = 2048
+    max_body: Annotated[int, Setting("Bytes of a body; more get 413.", SIZE, "Limits")] = 32_000_000
+    max_in_flight: Annotated[
+        int, Setting("Memory for the bodies of requests in progress; beyond it, 429.", SIZE, "Limits")
+    ] = 256_000_000
+    timeout: Annotated[
+        float, Setting("Time until a request gets 504; the header x-timeout-ms shortens it.", SECONDS, "Limits")
+    ] = 60.0
+    log: Annotated[Literal["text", "json", "off"], _LOG] = "text"
+    empty: Annotated[
+        Literal["embed", "error"], Setting("Empty texts: `embed`, or `error` (400, as OpenAI).", _EMPTY)
+    ] = "embed"
+    on_long: Annotated[
+        Literal["truncate", "error"],
+        Setting("Too long texts, where a request does not say it: `truncate`, or `error` (400).", _LONG),
+    ] = "truncate"
+    normalize: Annotated[bool | None, _NORMALIZE] = None
+    token_ids: Annotated[Literal["reject", "own"], _TOKEN_IDS] = "reject"
+    cors_origins: Annotated[tuple[str, ...], _ORIGINS] = ()
+    root_path: Annotated[str, _ROOT] = ""
 
     def __post_init__(self) -> None:
-        for name in ("max_texts", "max_body", "max_text_chars", "max_requests", "max_in_flight"):
-            whole_number(name, getattr(self, name), 1)
-        timeout: object = self.timeout
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= LONGEST:
-            raise UsageError(f"timeout is {timeout!r}; wanted seconds greater than 0, at most {LONGEST}")
-        if self.token_ids not in ("reject", "own") and not re.fullmatch("cl100k=.+", str(self.token_ids), re.DOTALL):
-            raise UsageError(f"token_ids is {self.token_ids!r}; wanted reject, own or cl100k=FILE")
-        one_of("on_long", self.on_long, ("truncate", "error"))
-        one_of("empty", self.empty, ("embed", "error"))
-        one_of("normalize", self.normalize, (None, True, False))
-        one_of("access_log", self.access_log, ("text", "json", "off"))
+        for name, _, about in declared(type(self)):
+            value = getattr(self, name)
+            if isinstance(about.kind, Measure):
+                about.kind.check(name, value)
+            elif about.kind is not None:
+                one_of(name, value, about.kind)
         if not isinstance(self.root_path, str) or not re.fullmatch(r"(/[\w.~-]+)*", self.root_path):
             raise UsageError(f"root_path is {self.root_path!r}; wanted a path such as /whiten")
         for name in ("api_keys", "cors_origins"):
             values = getattr(self, name)
             kinds = (tuple, dict) if name == "api_keys" else tuple
             if not isinstance(values, kinds) or not all(isinstance(value, str) and value for value in values):
-                raise UsageError(f"{name} is not a tuple of strings that are not empty")
+                raise UsageError(f"{name} is not a tuple (in a file, a list) of strings that are not empty")
 
     @classmethod
     def of(cls, named: dict[str, Any]) -> "AppSettings":
-        """Return options by name.
+        """Return settings by name.
 
         Raises:
             UsageError: one is unknown, or cannot be used as given.
@@ -98,111 +164,85 @@ class AppSettings:
         return cls(**named)
 
     def public(self) -> dict[str, object]:
-        """Return the options by their names, as /info tells them: of keys and their files, whether there are any."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: bool(value) if name in _SECRET else value for name, value in values.items()}
+        """Return the settings by their names, as /info tells them: of keys and their files, whether there are any."""
+        values = {name: (getattr(self, name), about.secret) for name, _, about in declared(type(self))}
+        return {name: bool(value) if secret else value for name, (value, secret) in values.items()}
+
+
+_LISTEN_ON = Setting(
+    "HOST:PORT, PORT on this machine alone, [IPV6]:PORT, unix:PATH or fd:NUMBER. 0.0.0.0 is all of IPv4; of a host "
+    "name, its first IPv4 address is taken; port 0 is a free one; fd:3 is systemd's socket.",
+    section="Address and keys",
+    metavar="ADDRESS",
+)
+_TLS = Setting(
+    "PEM file with the private key and the chain of certificates, for HTTPS.",
+    section="Address and keys",
+    metavar="FILE",
+    secret=True,
+)
+_KEY_FILE = Setting(
+    "File of keys, one a line: KEY, NAME KEY or NAME:KEY.", section="Address and keys", metavar="FILE", secret=True
+)
+_DEVICE = Setting("Where to compute: cpu, cuda, cuda:N or tensorrt.", section="Process", metavar="NAME", default="cpu")
+_DRAIN = Setting(
+    "After SIGTERM, go on answering for this time while /ready is 503, so that balancers stop sending.",
+    SECONDS_OR_0,
+    "Process",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(AppSettings):
-    """Options of `whiten serve`: those of the application, and those of the process around it."""
+    """Settings of `whiten serve`: those of the application, and those of the process around it."""
 
-    host: str = "127.0.0.1"
-    port: int = 8080
-    uds: str | None = None
-    fd: int | None = None
-    threads: int | None = None
-    device: str | None = None
-    max_batch_tokens: int | None = None
-    max_queue_tokens: int = MAX_QUEUE_TOKENS
-    max_wait: float = 10.0
-    api_key_file: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    verify: bool = True
-    drift: bool = False
-    drain: float = 5.0
-    grace: float = 30.0
-    log: Literal["text", "json"] = "json"
+    listen: Annotated[str, _LISTEN_ON] = "127.0.0.1:8080"
+    tls: Annotated[str | None, _TLS] = None
+    api_key_file: Annotated[str | None, _KEY_FILE] = None
+    max_wait: Annotated[
+        float, Setting("Refuse requests (429) while the queue takes longer, at the measured rate.", SECONDS, "Limits")
+    ] = 10.0
+    device: Annotated[str | None, _DEVICE] = None
+    verify: Annotated[bool, Setting("Prove each bundle's parity on this machine first.", (True, False), "Process")] = (
+        True
+    )
+    drain: Annotated[float, _DRAIN] = 5.0
+    grace: Annotated[
+        float, Setting("Time after the drain in which running requests may end.", SECONDS_OR_0, "Process")
+    ] = 30.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.uds is not None and self.fd is not None:
-            raise UsageError("--uds and --fd were given together; choose one place to listen")
-        if (self.tls_cert is None) != (self.tls_key is None):
-            present, missing = ("--tls-cert", "--tls-key") if self.tls_cert else ("--tls-key", "--tls-cert")
-            raise UsageError(f"{present} was given without {missing}; TLS needs both")
+        Address.of(self.listen)
+
+
+def declared(kind: type[AppSettings]) -> Iterator[tuple[str, Any, Setting]]:
+    """Yield the name, the default and the description of each setting."""
+    hints = get_type_hints(kind, include_extras=True)
+    for one in fields(kind):
+        yield one.name, one.default, hints[one.name].__metadata__[0]
 
 
 @dataclass(frozen=True)
-class ModelChoice:
-    """Names a bundle to serve: its directory, or a repository of the model hub."""
+class Address:
+    """Says where to listen: at a host and port, at a Unix socket, or at a socket that is open already."""
 
-    name: str
-    bundle: str
+    host: str = "127.0.0.1"
+    port: int = 0
+    uds: str | None = None
+    fd: int | None = None
 
+    @classmethod
+    def of(cls, text: str) -> "Address":
+        """Read an address of --listen."""
+        match = _LISTEN.fullmatch(text)
+        if match is None or int(match["port"] or 0) > 65_535:
+            raise UsageError(f"listen is {text!r}; wanted HOST:PORT, PORT, [IPV6]:PORT, unix:PATH or fd:NUMBER")
+        if match["port"] is None:
+            return cls(uds=match["uds"], fd=None if match["fd"] is None else int(match["fd"]))
+        return cls(match["host"] or match["ipv6"] or cls.host, int(match["port"]))
 
-def model_choices(written: Sequence[str], warn: Callable[[str], object]) -> tuple[ModelChoice, ...]:
-    """Return the models of arguments [NAME=]BUNDLE; the name is that of the directory if none is given."""
-    if not written:
-        raise UsageError("there is no model to serve; give a bundle, as in whiten serve bundles/minilm")
-    chosen = tuple(_choice(argument, warn) for argument in written)
-    names = [model.name for model in chosen]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"two models are called '{name}'; give them names, as in first=BUNDLE second=BUNDLE")
-    return chosen
-
-
-def _choice(written: str, warn: Callable[[str], object]) -> ModelChoice:
-    named, is_directory = _NAMED.fullmatch(written), Path(written).is_dir()
-    if named and is_directory:
-        warn(f"'{written}' is a directory, and is served as one; write ./{written} to say so, or NAME={written}")
-    elif named:
-        return ModelChoice(named[1], named[2])
-    path = Path(written.removeprefix("hf://").partition("@")[0])
-    name = path.name if path.name not in ("", "..") else path.resolve().name
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"'{written}' has no name that a request can use; give one, as in model={written}")
-    return ModelChoice(name, written)
-
-
-def read_keys(file: str | None, environment: Mapping[str, str], warn: Callable[[str], object]) -> dict[str, str]:
-    """Return the keys of the environment and of a file, each with its client's name, or ""; none if none is needed.
-
-    A line of the file is KEY, NAME KEY or NAME:KEY: what stands before the first blank, or else before the first colon,
-    is the name. The environment has keys alone, separated by commas.
-    """
-    written = environment.get(KEY_VARIABLE)
-    keys = {key: "" for part in (written or "").split(",") if (key := part.strip())}
-    if written is not None and not keys:
-        raise UsageError(f"{KEY_VARIABLE} holds no key; write keys, separated by commas, or unset it")
-    if file is not None:
-        keys |= _in_file(Path(file), warn)
-    for index, key in enumerate(keys):
-        if not (key.isascii() and key.isprintable()) or " " in key:
-            raise UsageError(f"key {index + 1} of {len(keys)} has blanks or other characters that no header can hold")
-    return keys
-
-
-def _in_file(path: Path, warn: Callable[[str], object]) -> dict[str, str]:
-    try:
-        mode, lines = path.stat().st_mode, path.read_text("utf-8").splitlines()
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; wanted a file of keys, one a line") from None
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: not a text; wanted a file of keys, one a line") from None
-    keys: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        match = _KEY.fullmatch(line.strip())
-        name, key = (match[1] or "", match[2] or match[3]) if match else ("", "")
-        if not key or key.startswith("#") or keys.setdefault(key, name) != name:
-            wanted = "wanted KEY, NAME KEY or NAME:KEY, one name of letters, digits and ._@- for each key"
-            raise DataError(f"{path}, line {number}: {wanted}")
-    if not keys:
-        raise DataError(f"{path}: holds no key; write one a line, or leave --api-key-file out")
-    if os.name == "posix" and mode & stat.S_IROTH:
-        warn(f"{path}: everybody on this machine can read the keys; run chmod 600 on it")
-    return keys
+    def __str__(self) -> str:
+        if self.uds is not None or self.fd is not None:
+            return f"unix:{self.uds}" if self.fd is None else f"fd:{self.fd}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

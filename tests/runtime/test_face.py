@@ -17,15 +17,11 @@ Agreement AlignmentRecord AsyncEncoder Batcher BatcherCounters BatcherStats Bund
 Coder Codes Corpus CorpusRecord DataError DeadlineExceededError Drift DriftMonitor EncodeArguments Encoder Export
 FileRecord IntegrityError IsotropyRecord Manifest MissingPackageError Nearest NoVectorError OverloadedError
 ParityError ParityRecord ProgressBar ProviderError QuantizationRecord QueuedArguments Recipe Reporter SettledRecord
-Signature SignatureError Source TextError TooLongError UnsafeModelError UsageError VectorWhitener WhitenError
-Whitening WhiteningRecord WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle sign_bundle
-verify_signature
+Source TextError TooLongError UnsafeModelError UsageError VectorWhitener WhitenError Whitening WhiteningRecord
+WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle
 """
 
-HEAVY = (
-    *("model_signing", "cryptography", "sigstore"),
-    *("torch", "transformers", "onnx", "onnx_ir", "onnxruntime", "huggingface_hub", "sklearn", "tokenizers"),
-)
+HEAVY = (*("torch", "transformers", "onnx", "onnx_ir", "onnxruntime", "huggingface_hub", "sklearn", "tokenizers"),)
 
 
 BUILDERS = {"export_bundle", "export_vectors", "fit_bundle", "refit_bundle"}

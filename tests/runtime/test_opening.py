@@ -5,14 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from safetensors.numpy import load_file, save
 
 from support.bundles import copy_bundle, edit_manifest, rewrite_file
 from support.cli import refused
 from whiten import BundleError, Coder, Encoder, ParityError, UsageError, VectorWhitener, Whitening
 from whiten_runtime.bundle.bundle import PROBE_VECTORS_FILE
-from whiten_runtime.commands.main import whiten
 
 OPENERS = (Encoder, VectorWhitener, Coder.of, Coder.load, Whitening.load)
 
@@ -87,13 +85,3 @@ def test_probes_that_are_not_finite_are_no_proof(golden: Path, tmp_path: Path) -
     rewrite_file(bundle, PROBE_VECTORS_FILE, save(arrays | {"embeddings": arrays["embeddings"] * np.nan}))
     with pytest.raises(ParityError, match="not what torch"):
         Encoder(bundle, verify=True)
-
-
-def test_embed_proves_before_it_writes(golden: Path, tmp_path: Path) -> None:
-    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
-    line = ["embed", str(bundle), "a text", "--verify"]
-    assert CliRunner().invoke(whiten, line).exit_code == 0
-    turn_probes(bundle)
-    result = CliRunner().invoke(whiten, line)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "not what torch" in result.stderr

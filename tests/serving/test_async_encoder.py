@@ -141,7 +141,7 @@ def test_the_time_that_tokenising_takes_is_part_of_the_timeout(tiny: Encoder, mo
 def test_tasks_that_are_ready_together_share_a_batch(tiny: Encoder) -> None:
     async def main() -> None:
         runner = FakeRunner()
-        async with with_runner(tiny, runner, max_batch_tokens=1000) as encoder:
+        async with with_runner(tiny, runner) as encoder:
             await encoder.encode("first")
             while not encoder._queue.scheduler._asleep:
                 await asyncio.sleep(0.001)

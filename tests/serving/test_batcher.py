@@ -161,8 +161,6 @@ def test_options_that_cannot_be_used_are_refused(tiny: Encoder, options: Any, me
         ({"lanes": 0}, "lanes is 0"),
         ({"lanes": 1.5}, "lanes is 1.5"),
         ({"lanes": 99999}, "lanes is 99999; wanted a whole number from 1 to"),
-        ({"max_batch_tokens": 0}, "max_batch_tokens is 0"),
-        ({"max_queue_tokens": 0}, "max_queue_tokens is 0"),
         ({"max_wait": 0}, "max_wait is 0"),
         ({"max_wait": True}, "max_wait is True"),
     ],
@@ -247,8 +245,9 @@ def test_a_cancelled_future_is_not_computed_and_ends_for_whoever_waits(tiny: Enc
 
 def test_more_than_may_wait_is_refused_before_it_is_tokenised(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = FakeRunner(held=True)
-    with Batcher(tiny, lanes=1, max_queue_tokens=20) as batcher:
+    with Batcher(tiny, lanes=1) as batcher:
         batcher._queue.runner = runner
+        batcher._queue.scheduler.max_queue_tokens = 20
         first = batcher.submit(["word"] * 100)  # more than may wait, while nothing does
         assert runner.begun.acquire(timeout=30)
         monkeypatch.setattr(Embedder, "tokenize", None)

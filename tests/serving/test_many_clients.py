@@ -33,7 +33,7 @@ def server(tiny_bundle: Path) -> Iterator[RunningServer]:
         pytest.skip("a process may not open 4,000 files here")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4000), hard))
     try:
-        with RunningServer(f"tiny={tiny_bundle}", "--no-access-log") as running:
+        with RunningServer(f"tiny={tiny_bundle}", "--log", "off") as running:
             yield running
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -167,7 +167,7 @@ def test_each_answer_is_that_of_its_text_and_nothing_stays(golden: Path) -> None
     bundle = golden / "bundle-v1-int8"
     with Encoder(bundle) as encoder:
         expected = {text: encoder.encode(text) for text in texts()}
-    with RunningServer(bundle, "--no-access-log", "--timeout", "60s") as server:
+    with RunningServer(bundle, "--log", "off", "--timeout", "60s") as server:
         files = Path(f"/proc/{server.process.pid}/fd")
         before = len(list(files.iterdir())) if files.exists() else 0
         clients = [Client(server.address, expected, seed) for seed in range(CLIENTS)]

@@ -6,24 +6,24 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import stat
+import subprocess
 import time
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
 from support.bundles import copy_bundle, rewrite_file
 from support.server import Load, RunningServer, run, until
-from whiten import Encoder, WhitenError
-from whiten_serving import opening, process
-from whiten_serving.settings import Settings
+from whiten import Encoder
+from whiten_serving import opening
+from whiten_serving.settings import Address
 
 TEXT = "A man is playing a guitar."
-
-with_tiktoken = pytest.mark.skipif(find_spec("tiktoken") is None, reason="needs the extra test-all")
 
 
 def request(method: str, path: str, body: object) -> bytes:
@@ -38,12 +38,23 @@ def received(sock: socket.socket) -> bytes:
     return b"".join(iter(lambda: sock.recv(65536), b""))
 
 
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as sock:
+            sock.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
 def test_it_answers_reloads_drains_and_ends(golden: Path, tmp_path: Path, tiny: Encoder) -> None:
     place = copy_bundle(golden / "bundle-v1", tmp_path)
     keys = tmp_path / "keys"
     keys.write_text("# comment\n\nfrom-file\n", "utf-8")
     keys.chmod(0o644)
-    arguments = (f"tiny={place}", "--api-key-file", keys, "--drain", "1s", "--cors-origin", "https://a.example")
+    config = tmp_path / "serve.toml"
+    config.write_text('cors-origins = ["https://a.example"]\n', "utf-8")
+    arguments = (f"tiny={place}", "--api-key-file", keys, "--drain", "1s", "--config", config)
     with RunningServer(*arguments, variables={"WHITEN_API_KEY": "one, two"}) as server:
         assert "everybody on this machine can read the keys" in server.lines[0]
         assert server.ready["keys"] == 3
@@ -90,15 +101,15 @@ def test_it_answers_reloads_drains_and_ends(golden: Path, tmp_path: Path, tiny: 
     [
         (["nowhere/at/all"], 1, "does not exist"),
         (["tests/data/bundle-v1-vectors"], 1, "takes vectors, not texts"),
-        (["tests/data/bundle-v1", "--tls-cert", "README.md", "--tls-key", "README.md"], 1, "cannot be used for TLS"),
-        (["tests/data/bundle-v1", "--host", "a..b"], 2, "--host is 'a..b'"),
-        (["tests/data/bundle-v1", "--host", "192.0.2.1"], 1, "192.0.2.1:0 cannot be used"),
-        (["tests/data/bundle-v1", "--fd", "99"], 2, "--fd is 99"),
-        pytest.param(["tests/data/bundle-v1", "--token-ids", "cl100k=/none"], 1, "/none", marks=with_tiktoken),
+        (["tests/data/bundle-v1", "--tls", "README.md"], 1, "README.md: cannot be used for TLS"),
+        (["tests/data/bundle-v1", "--listen", "a..b:80"], 1, "a..b:80 cannot be used: Name or service not known"),
+        (["tests/data/bundle-v1", "--listen", "192.0.2.1:0"], 1, "192.0.2.1:0 cannot be used: Cannot assign"),
+        (["tests/data/bundle-v1", "--listen", "fd:99"], 1, "fd:99 cannot be used: Bad file descriptor"),
+        (["tests/data/bundle-v1", "--listen", "unix:/none/s"], 1, "unix:/none/s cannot be used: No such file"),
     ],
 )
 def test_mistakes_are_told_in_one_line(arguments: list[str], code: int, message: str) -> None:
-    found, said = run(*arguments, "--port", "0")
+    found, said = run(*arguments, *([] if "--listen" in arguments else ["--listen", "0"]))
     assert message in said
     assert is_one_line(said), said
     assert found == code
@@ -112,128 +123,49 @@ def is_one_line(said: str) -> bool:
 def test_a_port_that_is_in_use(tiny_bundle: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        code, said = run(tiny_bundle, "--port", port)
+        code, said = run(tiny_bundle, "--listen", port)
     assert (code, is_one_line(said)) == (1, True)
-    assert f"127.0.0.1:{port} cannot be used: Address already in use; choose another port" in said
-
-
-def test_the_second_of_two_on_one_socket_is_refused_while_the_first_opens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first does not listen yet, so that its socket looks like one whose process has ended."""
-    place = tmp_path / "s"
-
-    def opened(*_: object) -> None:
-        monkeypatch.setattr(process, "opened", lambda *_: pytest.fail("the second opened its models"))
-        with pytest.raises(WhitenError, match="another process listens there"):
-            process.serve(settings, [])
-        assert place.is_socket()
-        raise KeyError
-
-    settings = Settings(uds=str(place))
-    monkeypatch.setattr(process, "set_up_logs", lambda form: None)
-    monkeypatch.setattr(process, "opened", opened)
-    with pytest.raises(KeyError):
-        process.serve(settings, [])
-    assert not place.exists()
-
-
-def resolving(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
-    """Let a name have these addresses."""
-    families = {address: socket.AF_INET6 if ":" in address else socket.AF_INET for address in addresses}
-    found = [
-        (family, socket.SOCK_STREAM, 6, "", (address, 0, 0, 0) if family == socket.AF_INET6 else (address, 0))
-        for address, family in families.items()
-    ]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as sock:
-            sock.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
+    assert f"127.0.0.1:{port} cannot be used: Address already in use; choose another address (--listen)" in said
 
 
 @pytest.mark.parametrize(
-    ("addresses", "bound"),
+    ("listen", "bound"),
     [
-        (["127.0.0.1", "127.0.0.2"], ["127.0.0.1", "127.0.0.2"]),
-        (["192.0.2.1", "127.0.0.1"], ["127.0.0.1"]),
-        (["127.0.0.1", "192.0.2.1"], ["127.0.0.1"]),
-        (["2001:db8::1", "127.0.0.1"], ["127.0.0.1"]),
-        pytest.param(["::1", "127.0.0.1"], ["[::1]", "127.0.0.1"], marks=pytest.mark.skipif(not has_ipv6(), reason="")),
-        pytest.param(["::", "0.0.0.0"], ["[::]", "0.0.0.0"], marks=pytest.mark.skipif(not has_ipv6(), reason="")),
+        ("127.0.0.1:0", "127.0.0.1"),
+        ("0", "127.0.0.1"),
+        ("localhost:0", "127.0.0.1"),
+        ("0.0.0.0:0", "0.0.0.0"),
+        pytest.param("[::1]:0", "[::1]", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")),
     ],
 )
-def test_every_address_of_a_name_that_this_machine_has_is_bound(
-    monkeypatch: pytest.MonkeyPatch, addresses: list[str], bound: list[str]
-) -> None:
-    resolving(monkeypatch, *addresses)
-    sockets = opening.bind(Settings(host="name", port=0))
-    try:
-        port = sockets[0].getsockname()[1]
-        assert opening.written(sockets) == ", ".join(f"{address}:{port}" for address in bound)
-        for sock in sockets:
-            sock.listen()
-            with socket.socket(sock.family) as client:
-                client.connect(sock.getsockname())
-    finally:
-        for sock in sockets:
-            sock.close()
-
-
-def test_a_machine_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolving(monkeypatch, "::1", "127.0.0.1")
-    real = socket.socket
-
-    def made(family: int, kind: int) -> socket.socket:
-        if family == socket.AF_INET6:
-            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
-        return real(family, kind)
-
-    monkeypatch.setattr(socket, "socket", made)
-    (sock,) = opening.bind(Settings(host="localhost", port=0))
-    with sock:
-        assert sock.getsockname()[0] == "127.0.0.1"
-
-
-def test_a_port_that_is_in_use_at_one_address_is_refused_and_none_stays_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolving(monkeypatch, "127.0.0.1", "127.0.0.2")
-    with socket.create_server(("127.0.0.2", 0)) as other:
-        port = other.getsockname()[1]
-        with pytest.raises(WhitenError, match=f"name:{port} cannot be used: Address already in use"):
-            opening.bind(Settings(host="name", port=port))
-        with socket.create_server(("127.0.0.1", port)):
-            pass
-
-
-def test_no_address_of_a_name_is_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolving(monkeypatch, "192.0.2.1", "2001:db8::1")
-    with pytest.raises(WhitenError, match="name:8080 cannot be used: Cannot assign requested address"):
-        opening.bind(Settings(host="name"))
+def test_one_address_is_bound(listen: str, bound: str) -> None:
+    with opening.bind(Address.of(listen)) as sock:
+        assert opening.address_of(sock).rpartition(":")[0] == bound
+        with socket.socket(sock.family) as client:
+            assert client.connect_ex(sock.getsockname()[:2]) == errno.ECONNREFUSED  # it does not listen yet
+        sock.listen()
+        with socket.socket(sock.family) as client:
+            client.connect(sock.getsockname())
 
 
 @pytest.mark.slow
 def test_a_unix_socket(tiny_bundle: Path, tmp_path: Path) -> None:
     place = tmp_path / "s"
-    with RunningServer(tiny_bundle, "--uds", place) as server:
+    with RunningServer(tiny_bundle, "--listen", f"unix:{place}") as server:
         server.signal(signal.SIGKILL)
         server.wait()
     assert place.exists()
-    with RunningServer(tiny_bundle, "--uds", place, "--drain", 0) as server:
+    with RunningServer(tiny_bundle, "--listen", f"unix:{place}", "--drain", 0) as server:
         assert server.embed(TEXT).status_code == 200
         assert stat.S_IMODE(place.stat().st_mode) == 0o660
-        code, said = run(tiny_bundle, "--uds", place)
+        code, said = run(tiny_bundle, "--listen", f"unix:{place}")
         assert (code, is_one_line(said)) == (1, True)
         assert "another process listens there" in said
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
     assert not place.exists()
     place.write_text("keep me", "utf-8")
-    code, said = run(tiny_bundle, "--uds", place)
+    code, said = run(tiny_bundle, "--listen", f"unix:{place}")
     assert (code, is_one_line(said)) == (1, True)
     assert place.read_text("utf-8") == "keep me"
 
@@ -246,7 +178,9 @@ def test_a_socket_that_systemd_opened_and_its_notices(tiny_bundle: Path, tmp_pat
         supervisor.bind(str(tmp_path / "notify"))
         supervisor.settimeout(60)
         variables = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
-        with RunningServer(tiny_bundle, "--drain", 0, "--fd", number, fds=(number,), variables=variables) as server:
+        with RunningServer(
+            tiny_bundle, "--drain", 0, "--listen", f"fd:{number}", fds=(number,), variables=variables
+        ) as server:
             assert server.address == listening.getsockname()
             assert server.embed(TEXT).status_code == 200
             assert supervisor.recv(1000).startswith(b"READY=1\nSTATUS=serving on 127.0.0.1:")
@@ -259,6 +193,27 @@ def test_a_socket_that_systemd_opened_and_its_notices(tiny_bundle: Path, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("order", [("key", "certificate"), ("certificate", "key")])
+def test_tls_by_one_file(tiny_bundle: Path, tmp_path: Path, order: tuple[str, str]) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not here")
+    key, certificate, both = tmp_path / "key", tmp_path / "certificate", tmp_path / "both.pem"
+    command = [
+        openssl,
+        *["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"],
+    ]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
+    subprocess.run(command, check=True, capture_output=True)
+    both.write_bytes(b"".join((tmp_path / name).read_bytes() for name in order))
+    with RunningServer(tiny_bundle, "--tls", both) as server:
+        trusted = ssl.create_default_context(cafile=certificate)
+        assert httpx.get(f"https://127.0.0.1:{server.address[1]}/ready", verify=trusted).status_code == 200
+    code, said = run(tiny_bundle, "--tls", certificate)
+    assert (code, is_one_line(said)) == (1, True)
+
+
+@pytest.mark.slow
 def test_a_bundle_that_this_machine_does_not_compute(golden: Path, tmp_path: Path) -> None:
     """The probes of another bundle stand for a machine that computes something else."""
     from safetensors.numpy import load_file, save
@@ -266,7 +221,7 @@ def test_a_bundle_that_this_machine_does_not_compute(golden: Path, tmp_path: Pat
     bundle = copy_bundle(golden / "bundle-v1", tmp_path)
     probes = load_file(bundle / "probes.safetensors")
     rewrite_file(bundle, "probes.safetensors", save({name: value[::-1].copy() for name, value in probes.items()}))
-    code, said = run(bundle, "--port", "0")
+    code, said = run(bundle, "--listen", "0")
     assert (code, is_one_line(said)) == (1, True)
     assert "not what" in said
     assert "--no-verify" in said
@@ -299,7 +254,7 @@ def test_a_second_signal_ends_at_once(tiny_bundle: Path) -> None:
 @pytest.mark.slow
 def test_nothing_is_lost_if_clients_leave_during_the_drain(tiny_bundle: Path) -> None:
     """So does a balancer that asks for /ready: until it knows, requests are answered, on new connections too."""
-    with RunningServer(tiny_bundle, "--drain", "3s", "--no-access-log") as server:
+    with RunningServer(tiny_bundle, "--drain", "3s", "--log", "off") as server:
         load = Load(server.address, 24, {"input": ["Sentence that is not long."]})
         until(lambda: len(load.answers) > 24)
         server.signal(signal.SIGTERM)

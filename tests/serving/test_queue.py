@@ -72,10 +72,10 @@ def test_the_batch_of_a_short_text_has_those_that_are_a_little_longer() -> None:
 
 def test_a_model_whose_requests_have_ended_is_not_kept() -> None:
     """The sessions of a bundle that was replaced are freed."""
-    queue, runner = Queue(), FakeRunner()
+    queue, runner = Queue(), FakeRunner(schedule=Schedule(64, 3))
     for length in (3, 4):
         queue.add(Request(runner, TokenizedTexts([[1] * length]), np.asarray, print))
-    batch = queue.take(1, 3)
+    batch = queue.take(1)
     assert batch is not None
     queue.end(batch)
     (left,) = queue.expired(np.inf) or [None]
@@ -92,7 +92,7 @@ def test_a_model_whose_requests_have_ended_is_not_kept() -> None:
 WINDOW = 6
 """Texts of the window here: few, so that requests are longer than it, and wait behind it."""
 
-SCHEDULES = (Schedule(1, 8), Schedule(2, 30, pairs=40), Schedule(3, 12, split=False))
+SCHEDULES = (Schedule(1, 8), Schedule(2, 30, pairs=40), Schedule(3, 12, split=False), Schedule(2, 1))
 
 
 @dataclass(eq=False)
@@ -154,12 +154,12 @@ class QueueStates(RuleBasedStateMachine):
         for request in late:
             self._drop(request)
 
-    @rule(idle=st.integers(1, 4), budget=st.sampled_from([None, None, 1, 20]))
-    def take(self, idle: int, budget: int | None) -> None:
+    @rule(idle=st.integers(1, 4))
+    def take(self, idle: int) -> None:
         free = [runner for runner in self.runners if self.count(runner) < runner.schedule.workers]
         ready = [text for text in self.waiting if text.request.runner in free]
         assert self.queue.ready == bool(ready)
-        batch = self.queue.take(idle, budget)
+        batch = self.queue.take(idle)
         if batch is None:
             assert not ready
             return
@@ -174,7 +174,7 @@ class QueueStates(RuleBasedStateMachine):
         assert batch.tokens == sum(text.length for text in chosen)
         assert batch.padding == batch.texts * longest - batch.tokens
         if batch.texts > 1:
-            assert batch.texts * longest <= (budget or schedule.budget)
+            assert batch.texts * longest <= schedule.budget
             assert batch.texts * longest**2 <= (schedule.pairs or np.inf)
         self.waiting = [text for text in self.waiting if text not in chosen]
         self.running.append(batch)
@@ -207,7 +207,7 @@ class QueueStates(RuleBasedStateMachine):
             for batch in self.running:
                 self.queue.end(batch)
             self.running.clear()
-            self.take(4, None)
+            self.take(4)
         assert (self.queue.tokens, self.queue.requests, self.queue.ready) == (0, 0, False)
         self._window.stop()
 

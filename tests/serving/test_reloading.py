@@ -19,8 +19,9 @@ from support.server import Load, RunningServer, until
 from whiten import Encoder
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_serving import process
+from whiten_serving.arguments import ModelChoice
 from whiten_serving.process import Process
-from whiten_serving.settings import ModelChoice, Settings
+from whiten_serving.settings import Address, Settings
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +65,7 @@ def of(body: dict) -> np.ndarray:
 def test_every_answer_is_of_one_bundle(place: Path, golden: Path) -> None:
     first, second = vectors(golden / "bundle-v1"), vectors(golden / "bundle-v1-int8")
     assert first.shape != second.shape
-    with RunningServer(place, "--drain", 0, "--no-access-log") as server:
+    with RunningServer(place, "--drain", 0, "--log", "off") as server:
         load = Load(server.address, 8, {"input": TEXTS})
         for bundle in ("bundle-v1-int8", "bundle-v1", "bundle-v1-int8"):
             seen = len(server.lines)
@@ -118,10 +119,10 @@ def test_a_signal_during_a_reload_has_one_more(place: Path, monkeypatch: pytest.
     monkeypatch.setattr(Process, "_hang_up", counted)
     monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
     monkeypatch.setattr(gc, "freeze", lambda: None)
-    settings, choices = Settings(port=0, drain=0), [ModelChoice("model", str(place))]
+    settings, choices = Settings(listen="0", drain=0), [ModelChoice("model", str(place))]
     thread = threading.Thread(target=operator)
     thread.start()
-    asyncio.run(process.opened(settings, choices).run(process.bind(settings)))
+    asyncio.run(process.opened(settings, choices).run(process.bind(Address.of(settings.listen))))
     thread.join()
     assert looks == [0, 1]
 

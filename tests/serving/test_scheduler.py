@@ -14,9 +14,10 @@ import pytest
 from support.runners import POISON, FakeRunner, vectors_of
 from support.server import until
 from whiten_runtime.errors import NoVectorError, UsageError, WhitenError
+from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.engine import Engine, TokenizedTexts
 from whiten_serving import queue
-from whiten_serving.requests import BatchRun, OverloadedError, Request
+from whiten_serving.requests import Batch, OverloadedError, Request
 from whiten_serving.scheduler import Scheduler
 
 Opened = Callable[..., Scheduler]
@@ -55,17 +56,17 @@ def opened() -> Iterator[Opened]:
     """Return a function that makes lanes, which are closed when the test ends."""
     with ExitStack() as stack:
 
-        def make(count: int = 1, budget: int = 16, **options: Any) -> Scheduler:
-            lanes = Scheduler(count, budget, **options)
+        def make(count: int = 1, **options: Any) -> Scheduler:
+            lanes = Scheduler(count, **options)
             stack.callback(lanes.close, wait=False)
             return lanes
 
         yield make
 
 
-def held(opened: Opened, count: int = 1, **options: Any) -> tuple[Scheduler, FakeRunner, Ended, list[Request]]:
-    """Return lanes that are all busy with a request each, which their runner holds."""
-    lanes, runner, ended = opened(count, **options), FakeRunner(held=True), Ended()
+def held(opened: Opened, count: int = 1, budget: int = 256) -> tuple[Scheduler, FakeRunner, Ended, list[Request]]:
+    """Return lanes that are all busy with a request each, which their runner holds; its batches have a budget."""
+    lanes, runner, ended = opened(count), FakeRunner(held=True, schedule=Schedule(64, budget)), Ended()
     first = [request_of(runner, [1], done=ended) for _ in range(count)]
     for request in first:
         lanes.submit(request)
@@ -95,7 +96,7 @@ def test_requests_of_several_threads_get_their_own_vectors(opened: Opened) -> No
 
 def test_the_vectors_of_a_request_do_not_change_with_the_batches_they_share(opened: Opened) -> None:
     """A result is the request's own array: writing to it changes nobody else's."""
-    lanes, runner, ended, _ = held(opened, budget=1000)
+    lanes, runner, ended, _ = held(opened)
     requests = [request_of(runner, [place], [place], done=ended) for place in range(4)]
     for request in requests:
         lanes.submit(request)
@@ -107,7 +108,7 @@ def test_the_vectors_of_a_request_do_not_change_with_the_batches_they_share(open
 
 
 def test_a_request_that_leaves_midway_costs_the_batch_that_runs(opened: Opened) -> None:
-    lanes, runner, ended = opened(budget=2), FakeRunner(held=True), Ended()
+    lanes, runner, ended = opened(), FakeRunner(held=True, schedule=Schedule(64, 2)), Ended()
     request = request_of(runner, *[[1]] * 100, done=ended)
     lanes.submit(request)
     assert runner.begun.acquire(timeout=30)
@@ -119,7 +120,7 @@ def test_a_request_that_leaves_midway_costs_the_batch_that_runs(opened: Opened) 
 
 
 def test_a_text_that_fails_fails_its_request_alone(opened: Opened) -> None:
-    lanes, runner, ended, _ = held(opened, budget=1000)
+    lanes, runner, ended, _ = held(opened)
     requests = [request_of(runner, [place], [POISON if place == 3 else place], done=ended) for place in range(8)]
     for request in requests:
         lanes.submit(request)
@@ -138,7 +139,7 @@ def test_a_text_that_fails_fails_its_request_alone(opened: Opened) -> None:
 
 
 def test_a_request_that_failed_is_not_computed_further(opened: Opened) -> None:
-    lanes, runner, ended = opened(budget=1000), FakeRunner(), Ended()
+    lanes, runner, ended = opened(), FakeRunner(), Ended()
     lanes.submit(request_of(runner, *[[POISON]] * 20, done=ended))
     ended.wait(1)
     lanes.close()
@@ -175,7 +176,7 @@ def test_an_error_after_a_batch_fails_requests_and_no_lane(opened: Opened, monke
 def test_a_request_that_is_complete_is_told_though_memory_is_short_for_the_next_of_its_batch(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lanes, runner, ended, _ = held(opened, budget=1000)
+    lanes, runner, ended, _ = held(opened)
     requests = [request_of(runner, [place], done=ended) for place in range(5)]
     keep = Request.store
 
@@ -194,7 +195,7 @@ def test_a_request_that_is_complete_is_told_though_memory_is_short_for_the_next_
 
 
 def test_a_lane_goes_on_where_taking_fails_twice(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    lanes, runner, ended = opened(budget=20), FakeRunner(), Ended()
+    lanes, runner, ended = opened(), FakeRunner(), Ended()
     failures = [MemoryError()] * 4
     late, oldest = queue.Queue.expired, queue.Queue.oldest
 
@@ -250,7 +251,8 @@ def test_what_a_callers_function_raises_ends_no_lane(
     def fail(given: object) -> None:
         raise error
 
-    lanes, runner, ended = opened(on_batch=[fail]), FakeRunner(), Ended()
+    lanes, runner, ended = opened(), FakeRunner(), Ended()
+    lanes.on_batch = fail
     with caplog.at_level(logging.ERROR, "whiten.serving"):
         for _ in range(3):
             request = request_of(runner, [1])
@@ -278,7 +280,7 @@ def test_finishing_that_raises_fails_its_request(opened: Opened) -> None:
 
 
 def test_work_is_bounded_in_seconds_at_the_measured_rate(opened: Opened) -> None:
-    lanes, runner, ended = opened(max_queue_tokens=10**9, max_wait=0.5), FakeRunner(token_seconds=0.001), Ended()
+    lanes, runner, ended = opened(max_wait=0.5), FakeRunner(token_seconds=0.001), Ended()
     for _ in range(20):  # 1 ms a token: 500 tokens may wait
         lanes.submit(request_of(runner, [1] * 16, done=ended))
     ended.wait(20)
@@ -369,8 +371,9 @@ def test_whoever_waits_for_an_end_takes_no_signal_from_a_lane(opened: Opened) ->
 
 
 def test_batches_are_told_to_whoever_watches(opened: Opened) -> None:
-    seen: list[BatchRun] = []
-    lanes, runner, ended = opened(budget=1000, on_batch=[seen.append]), FakeRunner(), Ended()
+    seen: list[Batch] = []
+    lanes, runner, ended = opened(), FakeRunner(), Ended()
+    lanes.on_batch = seen.append
     lanes.submit(request_of(runner, [1, 2], [1, 2, 3], done=ended))
     lanes.close()
-    assert [(run.texts, run.tokens, run.vectors.shape) for run in seen] == [(2, 5, (2, 3))]
+    assert [(batch.texts, batch.tokens) for batch in seen] == [(2, 5)]

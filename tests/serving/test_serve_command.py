@@ -8,8 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whiten_runtime.errors import DataError, UsageError
+from whiten_serving.arguments import ModelChoice, model_choices, read_keys
 from whiten_serving.commands.serve import serve
-from whiten_serving.settings import ModelChoice, Settings, model_choices, read_keys
+from whiten_serving.settings import Address, Settings
 
 
 class Served:
@@ -36,7 +37,7 @@ def called(*arguments: object, **variables: str) -> Result:
 def test_defaults_are_those_of_the_settings(served: Served) -> None:
     result = called("bundles/minilm")
     assert result.exit_code == 0, result.output
-    assert served.given == (Settings(api_keys={}, access_log="json"), (ModelChoice("minilm", "bundles/minilm"),))
+    assert served.given == (Settings(api_keys={}, log="json"), (ModelChoice("minilm", "bundles/minilm"),))
 
 
 def test_the_command_line_goes_before_the_environment_and_that_before_the_file(served: Served, tmp_path: Path) -> None:
@@ -54,30 +55,31 @@ def test_the_command_line_goes_before_the_environment_and_that_before_the_file(s
     assert served.given[1] == (ModelChoice("a", "x"), ModelChoice("y", "y"))
 
 
-def test_options_of_several_values_and_of_sizes(served: Served) -> None:
-    origins = ("--cors-origin", "https://a.example", "--cors-origin", "https://b.example")
-    assert called("b", *origins, "--max-body", "16MiB", "--no-normalize", "--no-access-log").exit_code == 0
+def test_settings_of_the_file_alone(served: Served, tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    lines = ['cors-origins = ["https://a.example"]', "normalize = false", 'on-long = "error"', 'log = "off"']
+    file.write_text("\n".join(lines), "utf-8")
+    assert called("b", "--config", file, "--max-body", "16MiB").exit_code == 0
     assert served.given is not None
     settings = served.given[0]
-    assert settings.cors_origins == ("https://a.example", "https://b.example")
-    assert (settings.max_body, settings.normalize, settings.access_log) == (2**24, False, "off")
-    assert called("b", WHITEN_SERVE_CORS_ORIGINS="https://a.example https://b.example").exit_code == 0
-    assert served.given[0].cors_origins == settings.cors_origins
+    assert settings.cors_origins == ("https://a.example",)
+    assert (settings.max_body, settings.normalize, settings.on_long, settings.log) == (2**24, False, "error", "off")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "there is no model to serve"),
-        (["b", "--port", "high"], "--port"),
+        (["b", "--listen", "high"], "listen is 'high'; wanted HOST:PORT, PORT, [IPV6]:PORT, unix:PATH or fd:NUMBER"),
+        (["b", "--listen", "::1:80"], "listen is '::1:80'"),
+        (["b", "--listen", "a:70000"], "listen is 'a:70000'"),
         (["b", "--max-wait", "soon"], "'soon' is not a number such as 30, 2.5, 500ms or 2m"),
         (["b", "--max-wait", "0"], "--max-wait"),
         (["b", "--timeout", "8d"], "--timeout"),
         (["b", "--max-body", "5 apples"], "--max-body"),
-        (["b", "--token-ids", "p50k"], "token_ids is 'p50k'; wanted reject, own or cl100k=FILE"),
-        (["b", "--on-long", "cut"], "--on-long"),
-        (["b", "--uds", "s", "--fd", "3"], "choose one place to listen"),
-        (["b", "--tls-key", "k"], "--tls-key was given without --tls-cert"),
+        (["b", "--max-texts", "2.5"], "'2.5' is not a number such as 2048"),
+        (["b", "--on-long", "error"], "No such option"),
+        (["b", "--log", "xml"], "--log"),
         (["a=b", "a=c"], "two models are called 'a'"),
         (["/"], "has no name that a request can use"),
     ],
@@ -92,12 +94,15 @@ def test_what_cannot_be_used_is_told(served: Served, arguments: list[str], messa
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("drian = 5", "there is no option 'drian'; did you mean drain?"),
-        ("max_texts = 5", "there is no option 'max_texts'; did you mean max-texts?"),
+        ("drian = 5", "there is no setting 'drian'; did you mean drain?"),
+        ("max_texts = 5", "there is no setting 'max_texts'; did you mean max-texts?"),
         ("models = 3", "wanted bundles in models"),
         ("[models]\na = 3", "wanted bundles in models"),
         ("= 3", "not TOML"),
         ('max-texts = "many"', "--max-texts"),
+        ('api-keys = ["k"]', "there is no setting 'api-keys'"),
+        ('on-long = "cut"', "on_long is 'cut'; wanted"),
+        ('cors-origins = "*"', "cors_origins is not a tuple (in a file, a list) of strings"),
     ],
 )
 def test_files_that_cannot_be_used(served: Served, tmp_path: Path, text: str, message: str) -> None:
@@ -109,10 +114,27 @@ def test_files_that_cannot_be_used(served: Served, tmp_path: Path, text: str, me
     assert "No such file" in called("b", "--config", tmp_path / "none").output
 
 
-def test_every_option_is_a_setting() -> None:
-    apart = {"config", "models", "debug", "api_keys"}
+def test_options_are_few() -> None:
     options = {str(one.name) for one in serve.params if isinstance(one, click.Option)}
-    assert options - apart == set(Settings.__dataclass_fields__) - apart
+    assert options == {
+        *("config", "listen", "tls", "api_key_file", "max_wait", "max_texts", "max_body", "max_in_flight", "timeout"),
+        *("log", "device", "verify", "drain", "grace"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("example.org:80", Address("example.org", 80)),
+        ("0", Address("127.0.0.1", 0)),
+        ("[::1]:8080", Address("::1", 8080)),
+        ("unix:/run/a b:c", Address(uds="/run/a b:c")),
+        ("fd:3", Address(fd=3)),
+    ],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert Address.of(text) == address
+    assert str(address) == (text if ":" in text else f"127.0.0.1:{text}")
 
 
 def test_keys(tmp_path: Path) -> None:

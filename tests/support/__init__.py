@@ -9,6 +9,6 @@ The fixtures in tests/conftest.py give the stock: `golden` bundles of tests/data
 - `cli`: a command in this process. `asgi`: the HTTP application in this process. `server`: `whiten serve` in another.
 - `clusters`: commands, nodes of Ray and a store in processes of their own.
 - `hub`: a server that the real client of the model hub talks to. `runners`: a network that tests hold or let fail.
-- `graphs`: small ONNX graphs. `keys`: keys to sign with.
+- `graphs`: small ONNX graphs.
 - `once` and `traces`: what is slow to make is made once for all workers.
 """

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 import whiten as public
 from whiten_runtime.commands.main import whiten
+from whiten_serving.settings import Settings, declared
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference"
@@ -58,8 +59,8 @@ def _plain(text: str) -> str:
 
 
 def commands() -> str:
-    """Return the help of every command, of 100 columns."""
-    return "\n".join(_command(whiten, ("whiten",)))
+    """Return the help of every command, of 100 columns, and the settings of `whiten serve`."""
+    return "\n".join([*_command(whiten, ("whiten",)), settings()])
 
 
 def _command(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
@@ -72,6 +73,17 @@ def _command(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
             member = command.get_command(context, name)
             assert member is not None
             yield from _command(member, (*path, name))
+
+
+def settings() -> str:
+    """Return a table of the settings of `whiten serve`, with their names in the file of --config."""
+    rows = ["### Settings of whiten serve\n", "| key | default | option | |", "|---|---|---|---|"]
+    for name, default, setting in declared(Settings):
+        key = name.replace("_", "-")
+        if setting.in_file:
+            option = f"`--{key}`" if setting.section else ""
+            rows.append(f"| `{key}` | {setting.shown(default)} | {option} | {setting.help} |")
+    return "\n".join(rows) + "\n"
 
 
 def page(name: str, content: str) -> str:

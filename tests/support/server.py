@@ -38,8 +38,8 @@ class RunningServer:
 
     def __init__(self, *arguments: object, variables: dict[str, str] | None = None, fds: tuple[int, ...] = ()) -> None:
         words = [str(word) for word in arguments]
-        if not {"--uds", "--fd", "--port"} & set(words):
-            words += ["--port", "0"]
+        if "--listen" not in words:
+            words += ["--listen", "0"]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lines are read after the block too)
         self.process = subprocess.Popen(
             [sys.executable, "-c", COMMAND, *words],

@@ -48,7 +48,6 @@ from whiten_runtime.errors import ParityError, UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.hub.uploading import CARD_FILE
-from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import Choice, soft_weight
@@ -75,7 +74,6 @@ def fit_statistics(
     path = locate_bundle(path)
     manifest = read_manifest(path)
     check_takes_texts(path, manifest)
-    _check_computes_as_recorded(options)
     sentences = corpus.count()
     whole = spec_of is None or corpus.limited
     report.stage(f"fitting on {sentences:,} sentences{'' if whole else ' at most'}")
@@ -148,12 +146,6 @@ def load_fitting(path: Path, manifest: Manifest, reporter: Reporter) -> Statisti
     return statistics
 
 
-def _check_computes_as_recorded(options: SessionOptions | None) -> None:
-    """Raise UsageError if a session would compute in another precision than its bundle's manifest says."""
-    if options is not None and wants_bfloat16(options.providers):
-        raise UsageError("statistics of bfloat16 vectors would pass for the bundle's own; fit with openvino or cpu")
-
-
 def write_refit(
     path: str | Path,
     statistics: Statistics,
@@ -171,7 +163,6 @@ def write_refit(
     """
     report = reporter or Reporter()
     source = StoredBundle(path)
-    _check_computes_as_recorded(options)
     expected, old = source.expected(), source.draft
     width = old.unwhitened_width
     if len(statistics.moments.mean) != width:

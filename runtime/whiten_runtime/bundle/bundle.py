@@ -1,6 +1,5 @@
 """Open a bundle on disk: its layout, and the checks made before any of its files is used."""
 
-import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,7 +32,6 @@ class Bundle:
     path: Path  # its directory
     manifest: Manifest  # its manifest
     hashed: bool  # whether hashes are checked, and not sizes alone
-    sha256: str  # SHA-256 of the `whiten.json` that was read, in hexadecimal digits
 
     @property
     def model(self) -> Path:
@@ -95,7 +93,7 @@ def _checked(root: Path, content: bytes, verify_hashes: bool, verify_weights: bo
             f"{root / stray[0]}: not a file of this bundle, though other programs would load or run it; remove it"
         )
     _check_graph(root, manifest)
-    return Bundle(root, manifest, verify_hashes, hashlib.sha256(content).hexdigest())
+    return Bundle(root, manifest, verify_hashes)
 
 
 def file_record(path: Path) -> FileRecord:
@@ -202,14 +200,9 @@ def is_model_file(name: str) -> bool:
 
 
 def stray_files(root: Path, listed: Collection[str]) -> list[str]:
-    """Return the POSIX paths, sorted, of files that programs load or run and that are not listed."""
-    return sorted(name for name in files_in(root) if is_model_file(name) and name not in listed)
+    """Return the POSIX paths, sorted, of files that programs load or run and that are not listed.
 
-
-def files_in(root: Path) -> list[str]:
-    """Return the POSIX paths of all files below a directory, and of links to folders, which are not followed.
-
-    The folders .git and .cache in the directory itself are left out.
+    Links to folders are not followed, and the folders .git and .cache in the directory itself are left out.
     """
     names: list[str] = []
     for folder, folders, files in os.walk(root):
@@ -219,31 +212,4 @@ def files_in(root: Path) -> list[str]:
             folders[:] = [name for name in folders if name not in _HIDDEN]
         links = [name for name in folders if (here / name).is_symlink()]
         names += [(place / name).as_posix() for name in (*links, *files)]
-    return names
-
-
-SIGNATURE_FILE = "model.sig"
-"""File of a bundle's signature; the manifest does not list it, since a bundle is signed after it is written."""
-
-UNSIGNED_FILES = frozenset({"README.md"})
-"""Files that no signature covers: people edit the card, on the hub too, after a bundle is signed."""
-
-_GIT = ".git"
-"""Beginning of the names of git's files and folders, such as .gitattributes, which the hub makes."""
-
-
-def signed_files(manifest: Manifest) -> tuple[str, ...]:
-    """Return the POSIX paths, sorted, of the files that a signature of a bundle has to cover.
-
-    These are the manifest, and the files that it lists but README.md.
-    """
-    return tuple(sorted({MANIFEST_FILE, *manifest.files} - UNSIGNED_FILES))
-
-
-def unlisted_files(root: Path, manifest: Manifest) -> tuple[str, ...]:
-    """Return the POSIX paths, sorted, of files in a bundle's folder that are not the bundle's: programs may read them.
-
-    Left out are README.md, the signature, the files of git, and the folder .cache of the hub's client.
-    """
-    known = {MANIFEST_FILE, SIGNATURE_FILE, *UNSIGNED_FILES, *manifest.files}
-    return tuple(sorted(name for name in files_in(root) if name not in known and not name.startswith(_GIT)))
+    return sorted(name for name in names if is_model_file(name) and name not in listed)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -86,11 +86,9 @@ class Gate:
         return f"cosine >= {self.min_cosine:g}{mean}{difference}{norm}{bias}"
 
 
-GATES: dict[Precision | Literal["bf16"], Gate] = {
+GATES: dict[Precision, Gate] = {
     "fp32": Gate(min_cosine=0.999999, mean_cosine=0.999999, max_difference=1e-4),
     "fp16": Gate(min_cosine=0.9999, mean_cosine=0.9999, max_difference=np.inf, max_norm_error=0.02),
-    # bfloat16 has 8 bits of significand: 1 - 4e-5 on average and 1 - 1.1e-4 at worst on all-MiniLM-L6-v2.
-    "bf16": Gate(min_cosine=0.999, mean_cosine=0.9997, max_difference=np.inf, max_norm_error=0.02),
     "int8": Gate(0.98, 0.99, max_difference=np.inf, max_norm_error=0.1, mean_norm_error=0.05, max_norm_bias=0.02),
 }
 
@@ -103,13 +101,13 @@ cosine of 512-bit and 256-bit kernels differs by 1e-6. Products that saturate lo
 """
 
 
-def gate_here(manifest: Manifest, bfloat16: bool = False) -> Gate:
+def gate_here(manifest: Manifest) -> Gate:
     """Return the bounds for the vectors of a bundle on the machine where it runs.
 
     Those of its precision, and of int8 besides a mean cosine near the one of the export: whether this machine's kernels
     multiply as the exporter's did.
     """
-    gate = GATES["bf16" if bfloat16 else manifest.precision]
+    gate = GATES[manifest.precision]
     if manifest.precision != "int8" or manifest.parity is None:
         return gate
     factor, term = _OTHER_KERNELS

@@ -124,17 +124,14 @@ def _parse_providers(context: click.Context, option: click.Parameter, values: Se
         raise click.BadParameter(str(error)) from None
 
 
-threads_option = option(
-    "--threads", type=click.IntRange(min=1), metavar="N", help="Threads to use. [default: all usable CPUs]"
-)
 device_option = option(
     "--device",
     "providers",
     multiple=True,
     callback=_parse_providers,
     metavar="NAME",
-    help="Where to compute, such as cpu or cuda. Also cuda:N for one GPU, tensorrt, openvino, openvino:bf16, and each "
-    "execution provider of onnxruntime by its name, with options as NAME:KEY=VALUE,... Repeatable. The default is cpu.",
+    help="Where to compute, such as cpu or cuda. Also cuda:1 for one GPU, tensorrt, and each execution provider of "
+    "onnxruntime by its name, with options as NAME:KEY=VALUE,... Repeatable. The default is cpu.",
 )
 
 bundle_argument = click.argument("bundle", type=click.Path())
@@ -261,12 +258,6 @@ def _escaped(character: str) -> str:
 
 STDIN = "-"
 """What stands for standard input on the command line."""
-
-header_option = option(
-    "--header",
-    is_flag=True,
-    help="Begin lines of JSON with one that names the space. Vectors of 8 bits or less always have it.",
-)
 
 force_option = option("--force", is_flag=True, help="Replace a file that exists.")
 

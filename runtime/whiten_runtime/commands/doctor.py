@@ -12,9 +12,7 @@ from whiten_runtime.commands.console import (
     print_json,
 )
 from whiten_runtime.commands.help import command, heading
-from whiten_runtime.errors import from_clone
 from whiten_runtime.ort.doctor import Diagnosis, diagnose
-from whiten_runtime.ort.openvino import PLUGIN
 from whiten_runtime.ort.providers import Provider
 
 
@@ -31,10 +29,9 @@ from whiten_runtime.ort.providers import Provider
 @json_option
 @one_line_errors
 def doctor(providers: tuple[Provider, ...], as_json: bool) -> None:
-    """Show what this machine can run, and what is fastest on it.
+    """Show what this machine can run, and what is missing.
 
-    Lists the processor, onnxruntime, the providers that really load, CUDA's libraries, and the fastest precision and
-    device.
+    Lists the processor and its threads, onnxruntime, the providers that really load, and CUDA's libraries.
 
     Exits with 1 when the CPU or a --device does not work.
     """
@@ -53,20 +50,13 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
     quota = "no cgroup quota" if unit.quota is None else f"cgroup quota {unit.quota:g} CPUs"
     packages = ", ".join(f"{name} {version}" for name, version in diagnosis.packages.items()) or "none installed"
     lines = [
-        f"system       {diagnosis.system}, Python {diagnosis.python}",
+        f"system       {diagnosis.system}, Python {diagnosis.python}, whiten {diagnosis.whiten}",
         f"processor    {unit.model or 'unknown'}: {', '.join(unit.features) or 'no features known'}",
         f"             {unit.affinity} CPUs, {quota}: {unit.threads} threads",
         f"onnxruntime  {packages}",
     ]
     if diagnosis.onnxruntime:
         lines.append(f"             {diagnosis.onnxruntime}")
-    if diagnosis.note:
-        lines.append(f"             {diagnosis.note}")
-    for advice in diagnosis.fastest:
-        lines.append(f"fastest      {advice.texts}: --precision {advice.precision}, --device {advice.device}")
-        lines.append(f"             {advice.why}")
-    if any(advice.device.startswith("openvino") for advice in diagnosis.fastest) and PLUGIN not in diagnosis.packages:
-        lines.append(f"             openvino is not installed; {from_clone('openvino')}")
     for check in diagnosis.providers:
         lines.append(f"provider     {check.name}: {'works' if check.works else check.problem}")
     if diagnosis.driver is not None:

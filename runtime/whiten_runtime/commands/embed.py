@@ -17,14 +17,12 @@ from whiten_runtime.commands.console import (
     echo,
     force_option,
     given_text,
-    header_option,
     json_option,
     one_line_errors,
     print_json,
     quiet_option,
     say,
     shown_json,
-    threads_option,
     warn,
 )
 from whiten_runtime.commands.help import command, heading, option
@@ -78,20 +76,17 @@ if TYPE_CHECKING:
     default="float32",
     show_default=True,
     help="How a coordinate is stored: float32; 8 bits within the coordinate's range (int8, uint8); or only its sign "
-    "(binary, ubinary). But for float32, lines of JSON begin with a header.",
+    "(binary, ubinary).",
 )
 @heading("Output")
 @option(
     "-o", "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write vectors to .npy, .parquet or .jsonl."
 )
-@header_option
 @force_option
 @json_option
 @quiet_option
 @heading("Execution")
-@threads_option
 @device_option
-@option("--verify", is_flag=True, help="First prove parity, as whiten verify does.")
 @one_line_errors
 def embed(
     bundle: str,
@@ -104,19 +99,16 @@ def embed(
     normalize: bool,
     truncate_dim: int | None,
     precision: VectorPrecision,
-    header: bool,
     force: bool,
-    threads: int | None,
     providers: tuple[Provider, ...],
-    verify: bool,
     as_json: bool,
 ) -> None:
     """Embed each TEXT, or each text of --input.
 
     Without --out, prints one JSON object a line with the text and its vector. A TEXT of - reads lines from stdin.
 
-    Files say which space their vectors are in: .parquet in its schema, .npy in FILE.npy.json next to it, .jsonl with
-    --header or another --vector-type than float32 in its first line.
+    Files say which space their vectors are in: .parquet in its schema, .npy in FILE.npy.json next to it, .jsonl in its
+    first line.
 
     A file of --out appears when it is complete. An interrupted run begins anew; whiten embed-many resumes.
     """
@@ -129,9 +121,7 @@ def embed(
     check_other_file(out, input_file)
     if force and out is None:
         raise UsageError("--force was given without --out; name the file to write with --out")
-    check_output(out, header, force)
-    if header and as_json and out is None:
-        raise UsageError("--header begins lines of JSON, but --json prints one document, which names the space anyway")
+    check_output(out, force)
     if STDIN in text and len(text) > 1:
         raise UsageError("- reads texts from stdin and cannot stand among other texts; give it alone")
     if text and input_file is not None:
@@ -141,7 +131,7 @@ def embed(
     if column is not None and input_file is None:
         raise UsageError(f"--column '{column}' was given without --input; name the file it is a column of")
     source = STDIN if text == (STDIN,) else input_file
-    with Encoder(bundle, providers or None, threads, verify=verify) as encoder:
+    with Encoder(bundle, providers or None) as encoder:
         name = prompt_name or (encoder.default_prompt_name if prompt is None else None)
         metadata = VectorMetadata.of(encoder.manifest, normalize, truncate_dim, name, precision)
         options = encode_options(
@@ -157,12 +147,12 @@ def embed(
             windows = _placed(windows, source, column)
         summary: dict[str, Any] = {}
         if out is not None:
-            summary = {"texts": _write(windows, metadata, out, header), "out": str(out)}
+            summary = {"texts": _write(windows, metadata, out), "out": str(out)}
         elif as_json:
             embeddings = [row for _, rows in windows for row in json_numbers(rows)]
             summary = {"texts": len(embeddings), "embeddings": embeddings}
         else:
-            summary = {"texts": _print(windows, metadata, header)}
+            summary = {"texts": _print(windows)}
         if encoder.truncated:
             limit = f"at most {encoder.max_seq_length} tokens of a text are read"
             warn(f"{encoder.truncated} of {summary['texts']} texts were cut: {limit}")
@@ -184,13 +174,11 @@ def _placed(windows: "Windows", source: str, column: str | None) -> "Windows":
         raise DataError(f"{where} {error.failures[error.index]}; leave it out, or run whiten verify") from None
 
 
-def _print(windows: "Windows", metadata: "VectorMetadata", header: bool) -> int:
+def _print(windows: "Windows") -> int:
     """Print a line of JSON for each text, and return their number."""
     from whiten_runtime.files.write_vectors import json_row
 
     count = 0
-    if header or metadata.coded:
-        echo(shown_json(metadata.to_json().decode()).encode())
     for texts, rows in windows:
         for text, row in zip(texts, rows, strict=True):
             echo(shown_json(json_row(text, row).decode()).encode())
@@ -198,12 +186,12 @@ def _print(windows: "Windows", metadata: "VectorMetadata", header: bool) -> int:
     return count
 
 
-def _write(windows: "Windows", metadata: "VectorMetadata", out: Path, header: bool) -> int:
+def _write(windows: "Windows", metadata: "VectorMetadata", out: Path) -> int:
     """Write vectors to a file, with a bar, and return their number."""
     from whiten_runtime.files.write_vectors import write_parts, writing_vectors
 
     count = 0
-    with writing_vectors(out, metadata, header) as writer, drawn_bar("texts", None) as bar:
+    with writing_vectors(out, metadata) as writer, drawn_bar("texts", None) as bar:
         for texts, rows in windows:
             write_parts(writer, texts, rows)
             bar.update(len(texts))

@@ -22,14 +22,13 @@ from whiten_runtime.hub.uploading import push_bundle
     section="Share",
     examples=(
         "whiten push bundles/minilm ORG/NAME",
-        "whiten push bundles/minilm ORG/NAME --private --branch v2",
+        "whiten push bundles/minilm ORG/NAME@v2 --private",
     ),
 )
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("repository", metavar="ORG/NAME")
+@click.argument("repository", metavar="ORG/NAME[@BRANCH]")
 @heading("Repository")
 @option("--private", is_flag=True, help="Create a private repository. One that is public is refused.")
-@option("--branch", metavar="NAME", help="Branch to upload to. [default: main]")
 @heading("Output")
 @json_option
 @quiet_option
@@ -38,16 +37,16 @@ def push(
     bundle: Path,
     repository: str,
     private: bool,
-    branch: str | None,
     as_json: bool,
 ) -> None:
     """Upload a bundle to the model hub.
 
-    BUNDLE is a directory, ORG/NAME a repository; it and the branch are created if need be. The address of the commit is
-    printed. The hashes of the files that whiten reads are checked first. Encoder("ORG/NAME") and every command that
-    takes a bundle then open it from there. The token is that of hf auth login, or of HF_TOKEN.
+    BUNDLE is a directory, ORG/NAME a repository; without @BRANCH, its main branch is meant. Repository and branch are
+    created if need be. The address of the commit is printed. The hashes of the files that whiten reads are checked
+    first. Encoder("ORG/NAME") and every command that takes a bundle then open it from there. The token is that of
+    hf auth login, or of HF_TOKEN.
     """
-    done = push_bundle(bundle, parse_repository(repository, branch), private)
+    done = push_bundle(bundle, parse_repository(repository), private)
     say(f"uploaded {len(done.files)} files ({human_size(done.bytes)}) to {repository}")
     if done.removed:
         say(f"removed files of an older bundle: {', '.join(done.removed)}")

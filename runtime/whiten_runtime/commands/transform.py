@@ -11,7 +11,6 @@ from whiten_runtime.commands.console import (
     counted,
     device_option,
     force_option,
-    header_option,
     json_option,
     one_line_errors,
     quiet_option,
@@ -52,7 +51,6 @@ from whiten_runtime.ort.providers import Provider
     metavar="FILE",
     help="Write .npy, .parquet or .jsonl.",
 )
-@header_option
 @force_option
 @json_option
 @quiet_option
@@ -64,7 +62,6 @@ def transform(
     input_file: Path,
     column: str | None,
     out: Path,
-    header: bool,
     force: bool,
     providers: tuple[Provider, ...],
     as_json: bool,
@@ -75,10 +72,10 @@ def transform(
     in, as those of whiten embed do.
     """
     check_other_file(out, input_file)
-    check_output(out, header, force)
+    check_output(out, force)
     count = 0
     with VectorWhitener(bundle, providers or None) as whitener:
-        with writing_vectors(out, VectorMetadata.of(whitener.manifest), header) as writer:
+        with writing_vectors(out, VectorMetadata.of(whitener.manifest)) as writer:
             for rows in read_vectors(input_file, column):
                 writer.write([str(count + index) for index in range(len(rows))], whitener.transform(rows))
                 count += len(rows)

@@ -46,14 +46,14 @@ def write_parts(writer: Writer, texts: Sequence[str], vectors: Vectors) -> None:
 
 
 @contextmanager
-def writing_vectors(path: Path, metadata: VectorMetadata, header: bool = False) -> Iterator[Writer]:
+def writing_vectors(path: Path, metadata: VectorMetadata) -> Iterator[Writer]:
     """Write vectors part by part, in bounded memory; .parquet and .jsonl hold the texts too (`text`, `embedding`).
 
     The file appears when the block ends without an error. The metadata is in the schema of a .parquet file, beside a
-    .npy file in FILE.npy.json, and in the first line of a .jsonl file, there only with `header` or for codes.
+    .npy file in FILE.npy.json, and in the first line of a .jsonl file.
     """
     with hidden_file(path, ELSEWHERE) as (file, publish):
-        writer = WRITERS[path.suffix.lower()](file, metadata, header)
+        writer = WRITERS[path.suffix.lower()](file, metadata)
         try:
             yield writer
         except BaseException:
@@ -112,7 +112,7 @@ def json_numbers(values: Vectors) -> list[Any]:
 class _NpyWriter:
     """Writes [n, k]; numpy leaves room in the header for an n that is not known yet."""
 
-    def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
+    def __init__(self, file: BinaryIO, metadata: VectorMetadata) -> None:
         self._file, self._metadata, self._count = file, metadata, 0
         self._write_header()
 
@@ -132,10 +132,9 @@ class _NpyWriter:
 
 
 class _JsonlWriter:
-    def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
+    def __init__(self, file: BinaryIO, metadata: VectorMetadata) -> None:
         self._file, self._metadata, self._count = file, metadata, 0
-        if header or metadata.coded:  # nothing else says that the numbers are no coordinates
-            file.write(metadata.to_json() + b"\n")
+        file.write(metadata.to_json() + b"\n")
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
         self._count += len(vectors)
@@ -146,7 +145,7 @@ class _JsonlWriter:
 
 
 class _ParquetWriter:
-    def __init__(self, file: BinaryIO, metadata: VectorMetadata, header: bool) -> None:
+    def __init__(self, file: BinaryIO, metadata: VectorMetadata) -> None:
         self._pyarrow, parquet = import_parquet()
         self._metadata, self._count = metadata, 0
         self._schema = schema_of(metadata)
@@ -177,14 +176,14 @@ def columns_of(texts: Sequence[str], vectors: Vectors, metadata: VectorMetadata)
     return [pyarrow.array([encodable(text) for text in texts], pyarrow.string()), rows]
 
 
-WRITERS: dict[str, Callable[[BinaryIO, VectorMetadata, bool], Writer]] = {
+WRITERS: dict[str, Callable[[BinaryIO, VectorMetadata], Writer]] = {
     ".npy": _NpyWriter,
     ".parquet": _ParquetWriter,
     ".jsonl": _JsonlWriter,
 }
 
 
-def check_output(path: Path | None, header: bool = False, force: bool = False) -> None:
+def check_output(path: Path | None, force: bool = False) -> None:
     """Check that vectors can be written to `path` before they are computed.
 
     An empty file is replaced, any other only with `force`.
@@ -202,8 +201,6 @@ def check_output(path: Path | None, header: bool = False, force: bool = False) -
             raise UsageError(f"'{place}' is a directory; name a file in it")
         if place.exists() and not place.is_file():
             raise UsageError(f"'{place}' is not a regular file; name another --out")
-    if header and kind != ".jsonl":
-        raise UsageError(f"--header is for .jsonl, but '{path}' holds its metadata anyway; leave it out")
     if kind == ".parquet":
         import_parquet()
     for place in () if force else (path, *sidecars):

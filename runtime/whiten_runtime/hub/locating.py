@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whiten_runtime.bundle.bundle import SIGNATURE_FILE
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.errors import CANNOT_WRITE, FAULTS, BundleError, UsageError, WhitenError, needing, one_line, path_of
 
@@ -36,12 +35,10 @@ def is_repository_id(text: str) -> bool:
 
 
 def parse_repository(text: str, revision: str | None = None) -> Repository:
-    """Read the name of a repository."""
-    name, at, own = text.removeprefix(SCHEME).partition("@") if text.startswith(SCHEME) else (text, "", "")
+    """Read the name of a repository: ORG/NAME or ORG/NAME@REVISION, with or without hf:// before it."""
+    name, at, own = text.removeprefix(SCHEME).partition("@")
     if not is_repository_id(name) or (at and not own):
-        raise UsageError(
-            f"{text!r} does not name a repository of the hub; wanted ORG/NAME or {SCHEME}ORG/NAME@REVISION"
-        )
+        raise UsageError(f"{text!r} does not name a repository of the hub; wanted ORG/NAME or ORG/NAME@REVISION")
     if at and revision is not None:
         raise UsageError(f"'{text}' names a revision already; leave {revision!r} out")
     wanted = own or revision
@@ -94,7 +91,7 @@ def locate_bundle(path: str | Path, revision: str | None = None, *, refresh: boo
 def fetch_bundle(repository: Repository, refresh: bool = False) -> Path:
     """Return the directory of a repository's bundle in the hub's cache; what is missing there is downloaded.
 
-    Only the manifest, the files that it lists and a signature are downloaded. The hub is asked for nothing if the
+    Only the manifest and the files that it lists are downloaded. The hub is asked for nothing if the
     manifest and its files are in the cache, unless `refresh` wants what the hub has now.
     """
     with needing("hub"):
@@ -117,7 +114,7 @@ def fetch_bundle(repository: Repository, refresh: bool = False) -> Path:
         if refresh:  # the client would take what the cache has, whatever the hub answers
             get_hf_file_metadata(hf_hub_url(hub_id, MANIFEST_FILE, revision=repository.revision))
         folder = _fetch_manifest(repository)
-        names = [MANIFEST_FILE, SIGNATURE_FILE, *read_manifest(folder).files]
+        names = [MANIFEST_FILE, *read_manifest(folder).files]
         patterns = list(map(glob.escape, names))
         snapshot_download(hub_id, revision=folder.name, allow_patterns=patterns, tqdm_class=bar_of_terminals())
     if missing := _missing(folder):

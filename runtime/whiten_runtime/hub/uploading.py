@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from whiten_runtime.bundle.bundle import SIGNATURE_FILE, Bundle, is_model_file, open_bundle
+from whiten_runtime.bundle.bundle import Bundle, is_model_file, open_bundle
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.errors import BundleError, UsageError, WhitenError, needing
 from whiten_runtime.hub.locating import Repository, hub_answers, hub_errors
@@ -26,10 +26,10 @@ class Upload:
 
 
 def push_bundle(path: Path, repository: Repository, private: bool = False) -> Upload:
-    """Check a bundle, and upload its manifest, the files that it lists, README.md and a signature.
+    """Check a bundle, and upload its manifest, the files that it lists, and README.md.
 
-    A repository or branch that does not exist is created. Graphs and weights that the manifest in the repository lists,
-    and a signature, are removed in the same commit if the new bundle does not have them; any other file there stays.
+    A repository or branch that does not exist is created. Graphs and weights that the manifest in the repository lists
+    are removed in the same commit if the new bundle does not have them; any other file there stays.
     Nothing is created or changed if the push is refused, and nothing is kept on this machine.
     """
     bundle, hub_id, branch = open_bundle(path), repository.id, repository.revision
@@ -67,13 +67,13 @@ def _check_token(hub_id: str) -> None:
 
 
 def _files_of(bundle: Bundle) -> tuple[str, ...]:
-    """Return the manifest, the files that it lists, and README.md and a signature if there."""
-    beside = (name for name in (CARD_FILE, SIGNATURE_FILE) if (bundle.path / name).is_file())
-    return tuple(sorted({MANIFEST_FILE, *bundle.manifest.files, *beside}))
+    """Return the manifest, the files that it lists, and README.md if there is one."""
+    card = [CARD_FILE] if (bundle.path / CARD_FILE).is_file() else []
+    return tuple(sorted({MANIFEST_FILE, *bundle.manifest.files, *card}))
 
 
 def _stale_files(api: Any, repository: Repository, names: Sequence[str], private: bool) -> tuple[str, ...]:
-    """Return graphs, weights and the signature of the bundle in a repository that a new bundle does not have.
+    """Return graphs and weights of the bundle in a repository that a new bundle does not have.
 
     Raises:
         UsageError: the repository has graphs, weights or code of another model, or is public and has to be private.
@@ -97,7 +97,7 @@ def _stale_files(api: Any, repository: Repository, names: Sequence[str], private
             f"'{hub_id}' holds {', '.join(foreign)}, which no bundle there lists, and other programs would take for "
             "the bundle's; move them to another repository, or choose another name"
         )
-    return tuple(sorted(others | ({SIGNATURE_FILE} & there - set(names))))
+    return tuple(sorted(others))
 
 
 def _describe(api: Any, repository: Repository) -> Any:

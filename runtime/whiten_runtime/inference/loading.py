@@ -16,7 +16,6 @@ from whiten_runtime.inference.gpu import GpuEngine, check_padding, enables_cuda_
 from whiten_runtime.inference.options import Prompts
 from whiten_runtime.inference.sessions import GraphFile
 from whiten_runtime.inference.tokenizer import Tokenizer
-from whiten_runtime.ort.openvino import check_bundle_precision
 from whiten_runtime.ort.providers import CUDA_PROVIDER, NVIDIA, import_onnxruntime, provider_name
 from whiten_runtime.ort.session import SessionOptions
 
@@ -36,7 +35,6 @@ def load_bundle(
         manifest = bundle.manifest
         if manifest.input != "text":
             raise BundleError(f"{path}: takes vectors, not texts; open it with whiten.VectorWhitener")
-        check_bundle_precision(manifest.precision, settings.providers)
         settings = replace(settings, exact_int8=may_saturate(manifest))
         weights = executor.submit(bundle.check_weights) if verify_hashes else None
         tokenizer = executor.submit(Tokenizer, bundle.tokenizer, manifest.max_seq_length, manifest.truncation_side)

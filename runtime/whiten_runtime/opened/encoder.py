@@ -39,8 +39,7 @@ class Encoder(OpenedBundle):
             CPU. All of them must be active, and run all matrix products: none is left to the CPU unless it is named.
         threads: threads per call; None for the environment's WHITEN_THREADS, else all the CPUs this process may use
             (affinity and cgroup quota).
-        device: "cpu", "cuda", "cuda:N", "tensorrt", "openvino" or "openvino:bf16", in place of `providers`. The last
-            two need whiten[openvino]; bf16 is refused by processors without it.
+        device: "cpu", "cuda", "cuda:N" or "tensorrt", in place of `providers`.
         verify_hashes: compare each file's SHA-256 with the manifest before using it.
         verify: prove, before anything is embedded, that this machine computes what the reference computed at export:
             embed the bundle's probes and keep the parity gate, as `whiten verify` does. It takes some seconds with a
@@ -362,7 +361,7 @@ class Encoder(OpenedBundle):
 
     @property
     def device(self) -> str:
-        """Return the device of the first provider: "cpu", "cuda:N", "openvino" or "openvino:bf16", else its name."""
+        """Return the device of the first provider: "cpu", "cuda:N" or "tensorrt:N", else its name."""
         return device_of(self._opening.options.providers[0])
 
     @property

@@ -27,7 +27,6 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import UsageError
 from whiten_runtime.inference.options import EncodeArguments, EncodeOptions, stored_ranges
 from whiten_runtime.inference.vectors import comparable, row_similarities, similarity_matrix
-from whiten_runtime.ort.openvino import wants_bfloat16
 from whiten_runtime.ort.providers import provider_name
 from whiten_runtime.ort.session import SessionOptions
 
@@ -200,11 +199,6 @@ class OpenedBundle:
         return read_moments(self._bundle)
 
 
-def bundle_of(opened: OpenedBundle) -> Bundle:
-    """Return the bundle's files as they were when it was opened."""
-    return opened._bundle
-
-
 def encode_options(opened: OpenedBundle, **arguments: Unpack[EncodeArguments]) -> EncodeOptions:
     """Check the options of a call, which are named as in `Encoder.encode`, against an open bundle."""
     return EncodeOptions.of(opened.manifest, lambda: opened._moments, **arguments)
@@ -215,7 +209,7 @@ def proof_of(opened: OpenedBundle) -> Proof:
     providers, parity = opened._opening.options.providers, opened.manifest.parity
     return Proof(
         agreement=opened.verify(),
-        gate=gate_here(opened.manifest, wants_bfloat16(providers)),
+        gate=gate_here(opened.manifest),
         reference=parity.reference.split(",")[0] if parity else "its reference",
         provider=provider_name(providers[0]),
     )

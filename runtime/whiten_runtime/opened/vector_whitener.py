@@ -30,7 +30,7 @@ class VectorWhitener(OpenedBundle):
         path: the bundle's directory, or a repository of the model hub, as for `Encoder`.
         providers: onnxruntime execution providers, all of which must be active; None for the CPU.
         threads: threads per call; None for WHITEN_THREADS, else all the CPUs this process may use.
-        device: "cpu", "cuda", "cuda:N", "tensorrt", "openvino" or "openvino:bf16", in place of `providers`.
+        device: "cpu", "cuda", "cuda:N" or "tensorrt", in place of `providers`.
         verify_hashes: compare each file's SHA-256 with the manifest before using it.
         verify: prove now, with the bundle's probes, that this machine computes what the reference computed at export.
         spinning: let threads spin while one operator waits for the next. Threads never spin between calls.

@@ -1,70 +1,26 @@
-"""Diagnose this machine: processor, onnxruntime, providers that really load, missing libraries, and what is fastest."""
+"""Diagnose this machine: processor, onnxruntime, providers that really load, and missing libraries."""
 
 import platform
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
 from whiten_runtime.errors import WhitenError, one_line
 from whiten_runtime.ort.nvidia import Driver, advice, driver, library_versions, missing_for
-from whiten_runtime.ort.openvino import PLUGIN, plugin_version
-from whiten_runtime.ort.processor import BF16, Processor, processor
+from whiten_runtime.ort.processor import Processor, processor
 from whiten_runtime.ort.providers import (
     CPU_PROVIDER,
     NVIDIA,
-    OPENVINO_PROVIDER,
     Provider,
-    both_installed,
     conflict,
     import_onnxruntime,
     installed_packages,
     provider_name,
 )
 from whiten_runtime.ort.session import SessionOptions, create_session
-
-
-@dataclass(frozen=True)
-class Advice:
-    """Fastest way to embed one kind of text."""
-
-    texts: str  # the kind of text
-    precision: str  # precision of the bundle to export
-    device: str  # value of `--device` and of the argument `device`
-    why: str  # the reason, with what was measured
-
-
-ALL_TEXTS = "all texts"
-SHORT_TEXTS = "texts of up to about 250 tokens"
-LONG_TEXTS = "longer texts"
-
-# The figures are of all-MiniLM-L6-v2 on two threads, ratios within one run: benchmarks/precision, benchmarks/peers.
-_AMX_SHORT = "AMX multiplies int8 fastest; 2.1 times float32 on short texts, and 2.0 on mixed lengths"
-_AMX_LONG = "bfloat16 on AMX takes .47 of the CPU time of int8 at 415 tokens, where attention is most of the work"
-_VNNI = "VNNI multiplies int8: 2.0 to 2.6 times float32"
-_AVX2 = "AVX2 without VNNI multiplies int8 by pairs, which cannot saturate: 1.4 to 1.5 times float32"
-_ARM = "DOTPROD or I8MM multiplies int8; not measured here on this kind of processor"
-_PLAIN = "no instruction for int8 products is known here; not measured on this kind of processor"
-
-
-def fastest(features: Collection[str]) -> tuple[Advice, ...]:
-    """Return the fastest precision and device for each kind of text.
-
-    AVX-512 BF16 without AMX is no reason for bfloat16: int8 was 2.6 times as fast there.
-    """
-    if "AMX" in features and BF16 in features:
-        return (
-            Advice(SHORT_TEXTS, "int8", "cpu", _AMX_SHORT),
-            Advice(LONG_TEXTS, "fp32", "openvino:bf16", _AMX_LONG),
-        )
-    if "VNNI" in features:
-        return (Advice(ALL_TEXTS, "int8", "cpu", _VNNI),)
-    if {"DOTPROD", "I8MM"} & {*features}:
-        return (Advice(ALL_TEXTS, "int8", "cpu", _ARM),)
-    if "AVX2" in features:
-        return (Advice(ALL_TEXTS, "int8", "cpu", _AVX2),)
-    return (Advice(ALL_TEXTS, "fp32", "cpu", _PLAIN),)
 
 
 @dataclass(frozen=True)
@@ -83,23 +39,20 @@ class Diagnosis:
 
     system: str  # operating system and architecture
     python: str  # version of Python
+    whiten: str  # version of whiten
     processor: Processor  # the machine's processor, and the part of it that this process may use
-    # installed distributions of onnxruntime and of its plugin for OpenVINO, with their versions
-    packages: dict[str, str]
+    packages: dict[str, str]  # installed distributions of onnxruntime, with their versions
     onnxruntime: str | None  # version and build of the module that is imported; None if it cannot be imported
     providers: tuple[ProviderCheck, ...]  # tests of the providers that this build has, and of those asked for
     driver: Driver | None  # NVIDIA's driver; None where this build of onnxruntime does not use it
     # versions of CUDA and cuDNN, as far as they are found; empty where this build does not use them
     libraries: dict[str, str]
-    # the fastest precision and device for each kind of text, judged by the processor's instruction sets
-    fastest: tuple[Advice, ...]
-    note: str | None  # what works now and may not later; None if there is nothing
     problems: tuple[str, ...]  # one line for each required component that does not work
 
 
 def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
     """Diagnose this machine."""
-    packages, plugin, unit = installed_packages(), plugin_version(), processor()
+    packages, unit = installed_packages(), processor()
     problems: list[str] = []
     build, checks = None, []
     try:
@@ -109,28 +62,23 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
     else:
         build = f"{onnxruntime.__version__} ({' '.join(onnxruntime.get_build_info().split())})"
         asked = {provider_name(provider): provider for provider in wanted}
-        plugins = [OPENVINO_PROVIDER] if plugin else []
-        names = [*dict.fromkeys([*asked, *plugins, *_with_cpu_last(onnxruntime.get_available_providers())])]
+        names = [*dict.fromkeys([*asked, *_with_cpu_last(onnxruntime.get_available_providers())])]
         checks = [check_provider(onnxruntime, asked.get(name, name)) for name in names]
         must = {*asked, CPU_PROVIDER}
         problems += [f"{check.name}: {check.problem}" for check in checks if check.name in must and not check.works]
-    note, wrong = None, conflict(packages)
-    if wrong and (problems or not wanted):
+    if (wrong := conflict(packages)) and (problems or not wanted):
         problems.insert(0, wrong)
-    elif wrong:
-        note = f"{both_installed(packages)}; the one that is imported is {build} and works, until one is updated"
     nvidia = any(check.name in NVIDIA for check in checks)
     return Diagnosis(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
+        whiten=version("whiten"),
         processor=unit,
-        packages=packages | ({PLUGIN: plugin} if plugin else {}),
+        packages=packages,
         onnxruntime=build,
         providers=tuple(checks),
         driver=driver() if nvidia else None,
         libraries=library_versions() if nvidia else {},
-        note=note,
-        fastest=fastest(unit.features),
         problems=tuple(problems),
     )
 
@@ -161,11 +109,5 @@ def check_provider(onnxruntime: Any, provider: Provider, opened: Callable[..., A
 
 
 def _with_cpu_last(names: Sequence[str]) -> list[str]:
-    """Sort the CPU last, and leave out two that are none of this machine's.
-
-    Azure's provider calls a remote service instead of running here, and OpenVINO's AUTO chooses a device by itself.
-    """
-    return sorted(
-        (name for name in names if not name.startswith("Azure") and not name.endswith(".AUTO")),
-        key=lambda name: name == CPU_PROVIDER,
-    )
+    """Sort the CPU last, and leave out Azure's provider, which calls a remote service instead of running here."""
+    return sorted((name for name in names if not name.startswith("Azure")), key=lambda name: name == CPU_PROVIDER)

@@ -17,16 +17,13 @@ A setting for a larger machine works on a small one too. onnxruntime starts ever
 
 _MOST_PER_PROCESSOR = 4
 
-BF16 = "BF16"
-"""Feature of processors that multiply bfloat16, and OpenVINO's name for it too."""
-
 _X86 = ("x86_64", "amd64", "i686", "x86")
 
 _FEATURES = {
     "AVX2": {"avx2"},
     "AVX-512": {"avx512f"},
     "VNNI": {"avx512_vnni", "avx_vnni"},
-    BF16: {"avx512_bf16", "amx_bf16", "bf16"},
+    "BF16": {"avx512_bf16", "amx_bf16", "bf16"},
     "AMX": {"amx_tile"},
     "NEON": {"asimd"},
     "DOTPROD": {"asimddp"},

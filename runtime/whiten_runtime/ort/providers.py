@@ -13,12 +13,6 @@ Provider = str | tuple[str, Mapping[str, Any]]
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"
 TENSORRT_PROVIDER = "TensorrtExecutionProvider"
-OPENVINO_PROVIDER = "OpenVINOExecutionProvider"
-
-PRECISION_HINT = "INFERENCE_PRECISION_HINT"
-"""OpenVINO's property for the precision of products: f32 or bf16."""
-
-BFLOAT16 = "bf16"
 
 NVIDIA = {CUDA_PROVIDER: "cuda", TENSORRT_PROVIDER: "tensorrt"}
 """NVIDIA's providers, and the names of their libraries in onnxruntime."""
@@ -26,7 +20,7 @@ NVIDIA = {CUDA_PROVIDER: "cuda", TENSORRT_PROVIDER: "tensorrt"}
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")
 """Distributions that all install the module `onnxruntime` and overwrite each other's files."""
 
-_DEVICES = "cpu, cuda, cuda:N, tensorrt, tensorrt:N, openvino or openvino:bf16"
+_DEVICES = "cpu, cuda, cuda:N, tensorrt or tensorrt:N"
 
 _TELEMETRY_OFF = "ORT_DISABLE_TELEMETRY"
 
@@ -59,14 +53,9 @@ def providers_for(providers: Sequence[Provider] | None = None, device: str | Non
 
 
 def on_device(device: str) -> Provider:
-    """Return the provider of "cpu", "cuda", "tensorrt" (both also with ":N"), "openvino" or "openvino:bf16"."""
-    fixed: dict[str, Provider] = {
-        "cpu": CPU_PROVIDER,
-        "openvino": OPENVINO_PROVIDER,
-        f"openvino:{BFLOAT16}": (OPENVINO_PROVIDER, {PRECISION_HINT: BFLOAT16}),
-    }
-    if device in fixed:
-        return fixed[device]
+    """Return the provider of "cpu", "cuda" or "tensorrt", the last two also with ":N"."""
+    if device == "cpu":
+        return CPU_PROVIDER
     match = re.fullmatch(r"(cuda|tensorrt)(?::(\d+))?", device)
     if match is None:
         raise UsageError(f"device is '{device}'; wanted {_DEVICES}")
@@ -78,18 +67,14 @@ def device_of(provider: Provider) -> str:
     name, options = provider_name(provider), provider_options(provider)
     if name in NVIDIA:
         return f"{NVIDIA[name]}:{options.get('device_id', 0)}"
-    if name == OPENVINO_PROVIDER:
-        return f"openvino:{BFLOAT16}" if options.get(PRECISION_HINT) == BFLOAT16 else "openvino"
     return "cpu" if name == CPU_PROVIDER else name
 
 
 def parse_provider(text: str) -> Provider:
     """Parse a device of the command line, as in `on_device`, or NAME:KEY=VALUE,... of a provider."""
-    if re.match(r"(?i)(cpu|cuda|tensorrt|openvino)(:|$)", text) and not re.match("openvino:.*=", text):
+    if re.match(r"(?i)(cpu|cuda|tensorrt)(:|$)", text):
         return on_device(text)
     name, colon, rest = text.partition(":")
-    if name == "openvino":
-        name = OPENVINO_PROVIDER
     pairs = [option.partition("=") for option in rest.split(",")] if colon else []
     if not name or not all(key and equals for key, equals, _ in pairs):
         raise UsageError(f"device '{text}' cannot be read; wanted {_DEVICES}, or PROVIDER:KEY=VALUE,KEY=VALUE")
@@ -146,17 +131,12 @@ def installed_packages() -> dict[str, str]:
     return versions
 
 
-def both_installed(installed: Mapping[str, str]) -> str:
-    """Return the packages of onnxruntime that are installed side by side, for a message."""
-    names = " and ".join(f"{name} {number}" for name, number in installed.items())
-    return f"{names} are both installed and overwrite each other's files"
-
-
 def conflict(installed: Mapping[str, str]) -> str | None:
     """Return a message if several of `PACKAGES` are installed, with the next step; None otherwise."""
     if len(installed) < 2:
         return None
-    return f"{both_installed(installed)}; {reinstall(installed)}"
+    names = " and ".join(f"{name} {number}" for name, number in installed.items())
+    return f"{names} are both installed and overwrite each other's files; {reinstall(installed)}"
 
 
 def reinstall(installed: Sequence[str] | Mapping[str, str] = PACKAGES[:2]) -> str:

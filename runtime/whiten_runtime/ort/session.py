@@ -8,7 +8,6 @@ from typing import Any
 
 from whiten_runtime.errors import BundleError, ProviderError, one_line
 from whiten_runtime.ort.nvidia import advice, missing_for
-from whiten_runtime.ort.openvino import add_plugin, register_plugin
 from whiten_runtime.ort.processor import default_threads, saturates_int8, thread_count
 from whiten_runtime.ort.providers import (
     CPU_PROVIDER,
@@ -161,7 +160,6 @@ class SessionOptions:
 def create_session(graph: Path, options: SessionOptions, threads: int | None = None) -> Any:
     """Create an `onnxruntime.InferenceSession` of a graph on exactly the providers asked for."""
     ort = import_onnxruntime()
-    plugin = register_plugin(ort, options.providers)
     check_available(options.providers, ort.get_available_providers(), installed_packages)
     preload_libraries(ort, options.providers)
     first = provider_name(options.providers[0])
@@ -177,13 +175,11 @@ def create_session(graph: Path, options: SessionOptions, threads: int | None = N
         settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, and slower
     for key, setting in (RECORD, _ONNX_ALONE):
         settings.add_session_config_entry(key, setting)
-    if plugin:
-        add_plugin(ort, settings, options.providers, settings.intra_op_num_threads)
     try:
         session = ort.InferenceSession(
             str(graph),
             settings,
-            providers=None if plugin else list(options.providers),
+            providers=list(options.providers),
             enable_fallback=0,
             disabled_optimizers=_UNWANTED_FUSIONS.get(first),
         )

@@ -1,75 +1,85 @@
-"""Implement `whiten serve`: a server of bundles over HTTP."""
+"""Implement `whiten serve`: a server of bundles over HTTP, whose options are the settings of `Settings`."""
 
 import difflib
 import os
-import re
-import sys
 import tomllib
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
-from whiten_runtime.commands.console import one_line_errors, warn
+from whiten_runtime.commands.console import Command, one_line_errors, warn
 from whiten_runtime.commands.help import command, heading, option
-from whiten_runtime.errors import needing
-from whiten_serving.requests import MAX_QUEUE_TOKENS
-from whiten_serving.settings import LONGEST, Settings, model_choices, read_keys
+from whiten_runtime.errors import UsageError, needing
+from whiten_serving.arguments import model_choices, read_keys, usual_format
+from whiten_serving.settings import SECTIONS, Measure, Setting, Settings, declared
 
-_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) *([A-Za-z]*)")
 _MODELS = "models"
+_DECLARED = {name.replace("_", "-"): (default, setting) for name, default, setting in declared(Settings)}
+_FILE_ALONE = sorted(key for key, (_, setting) in _DECLARED.items() if setting.in_file and setting.section is None)
 
 
-class Measure(click.ParamType):  # type: ignore[type-arg]
-    """A number with a unit, such as 500ms or 32MB; a number without one is in the first unit."""
+class _Measured(click.ParamType):  # type: ignore[type-arg]
+    """A number that may have a unit."""
 
-    def __init__(self, name: str, units: Mapping[str, float], example: str, least: float, most: float) -> None:
-        self.name = name
-        self._units, self._example, self._least, self._most = units, example, least, most
+    def __init__(self, measure: Measure) -> None:
+        self.name = measure.noun
+        self._measure = measure
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        match = None if isinstance(value, bool) else _NUMBER.fullmatch(str(value).strip())
-        factor = self._units.get(match[2].lower()) if match else None
-        number = float(match[1]) * factor if match and factor else -1.0
-        if not self._least <= number <= self._most:
-            self.fail(f"{value!r} is not a number such as {self._example}, from {self._least:g} to {self._most:g}")
-        return int(number) if self.name == "size" else number
+        try:
+            return self._measure.read(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
 
 
-_TIMES = {"": 1, "s": 1, "ms": 0.001, "m": 60, "h": 3600}
-_SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-SECONDS = Measure("seconds", _TIMES, "30, 2.5, 500ms or 2m", 0.001, LONGEST)
-SECONDS_OR_0 = Measure("seconds", _TIMES, "0, 30, 2.5, 500ms or 2m", 0, LONGEST)
-SIZE = Measure("size", _SIZES, "1000000, 32MB or 16MiB", 1, 2**40)
-COUNT = click.IntRange(min=1)
+def _setting_options(command: Command) -> Command:
+    """Add an option for each setting that has a section. What is not given is None: the default is the setting's."""
+    for section in reversed(SECTIONS):  # click takes the options of a command from the last to the first
+        for key, (default, setting) in reversed(_DECLARED.items()):
+            if setting.section == section:
+                command = _option(key, default, setting)(command)
+        command = heading(section)(command)
+    return command
 
-shown = partial(option, show_default=True)
-"""Adds an option whose help shows its default."""
+
+def _option(key: str, default: object, setting: Setting) -> Any:
+    words = setting.shown(default)
+    about: dict[str, Any] = {"default": None, "help": setting.help + (f" [default: {words}]" if words else "")}
+    if isinstance(setting.kind, Measure):
+        return option(f"--{key}", type=_Measured(setting.kind), metavar=setting.kind.noun, **about)
+    if setting.kind == (True, False):
+        return option(f"--{key}/--no-{key}", **about)
+    values = None if setting.kind is None else click.Choice([str(value) for value in setting.kind])
+    return option(f"--{key}", type=values, metavar=setting.metavar, **about)
 
 
-def _read_config(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Take the options of a file of TOML as defaults; a table [models] has lines of NAME = "BUNDLE"."""
+def _read_config(context: click.Context, parameter: click.Parameter, value: str | None) -> dict[str, Any]:
+    """Take the options in a file of TOML as defaults, and return its other settings by their names.
+
+    A table [models] has lines of NAME = "BUNDLE".
+    """
     if not value:
-        return
+        return {}
     try:
         tree = tomllib.loads(Path(value).read_text("utf-8"))
     except OSError as error:
         raise click.UsageError(f"{value}: {error.strerror}; wanted a file of TOML") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise click.UsageError(f"{value}: not TOML: {error}") from None
-    names = {one.opts[0].lstrip("-"): str(one.name) for one in context.command.params if isinstance(one, click.Option)}
+    known = [_MODELS, *(key for key, (_, setting) in _DECLARED.items() if setting.in_file)]
     for key in tree:
-        if key not in names and key != _MODELS:
-            near = difflib.get_close_matches(key, [*names, _MODELS], 1)
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
             hint = f"; did you mean {near[0]}?" if near else "; see whiten serve --help"
-            raise click.UsageError(f"{value}: there is no option '{key}'{hint}")
+            raise click.UsageError(f"{value}: there is no setting '{key}'{hint}")
     table = tree.pop(_MODELS, {})
     if not isinstance(table, dict) or not all(isinstance(bundle, str) and bundle for bundle in table.values()):
         raise click.UsageError(f'{value}: wanted bundles in models, as in [models] and minilm = "bundles/minilm"')
     models = {_MODELS: [f"{name}={bundle}" for name, bundle in table.items()]} if table else {}
-    context.default_map = {names[key]: value for key, value in tree.items()} | models
+    alone = {key: tree.pop(key) for key in _FILE_ALONE if key in tree}
+    context.default_map = {key.replace("-", "_"): one for key, one in tree.items()} | models
+    return {key.replace("-", "_"): tuple(one) if isinstance(one, list) else one for key, one in alone.items()}
 
 
 @command(
@@ -77,7 +87,7 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
     context_settings={"auto_envvar_prefix": "WHITEN_SERVE"},
     examples=(
         "whiten serve bundles/minilm",
-        "whiten serve minilm=bundles/minilm bge=ORG/NAME --port 9000",
+        "whiten serve minilm=bundles/minilm bge=ORG/NAME --listen 9000",
     ),
 )
 @click.argument("models", metavar="[NAME=]BUNDLE", nargs=-1, envvar="WHITEN_SERVE_MODELS")
@@ -86,63 +96,12 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
     "--config",
     metavar="FILE",
     is_eager=True,
-    expose_value=False,
     callback=_read_config,
-    help="File of TOML with these options. Their names are the keys; a table holds the models.",
+    help=f"File of TOML. Its keys are these options and {', '.join(_FILE_ALONE)}; a table models holds the bundles.",
 )
-@heading("Address")
-@shown("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0 for all of IPv4.")
-@shown("--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0 for a free one.")
-@option("--uds", metavar="PATH", help="Unix socket to listen on; its owner and group may connect.")
-@option("--fd", type=click.IntRange(min=0), help="Socket that is open already; 3 under systemd's units.")
-@option("--root-path", default="", metavar="PATH", help="Path that a gateway leaves in front of all routes.")
-@heading("Models and queue")
-@option("--threads", type=COUNT, metavar="N", help="Threads. [default: all usable CPUs]")
-@option("--device", help="Where to compute: cpu, cuda, cuda:N, tensorrt, openvino or openvino:bf16. [default: cpu]")
-@option("--max-batch-tokens", type=COUNT, help="Padded tokens of a batch. [default: as Encoder.encode]")
-@shown("--max-queue-tokens", type=COUNT, default=MAX_QUEUE_TOKENS, help="Tokens that may wait; more get 429.")
-@shown("--max-wait", type=SECONDS, default="10s", help="Work that may wait, at the measured rate; more gets 429.")
-@heading("Limits")
-@shown("--max-texts", type=COUNT, default=2048, help="Texts of a request.")
-@shown("--max-text-chars", type=COUNT, default=10**6, help="Characters of a text.")
-@shown("--max-body", type=SIZE, default="32MB", help="Bytes of a request's body.")
-@shown("--max-in-flight", type=SIZE, default="256MB", help="Memory of bodies and of their texts; more gets 429.")
-@shown("--max-requests", type=COUNT, default=2048, help="Requests at once; more get 429.")
-@shown("--timeout", type=SECONDS, default="60s", help="Time until a request gets 504; x-timeout-ms shortens it.")
-@heading("Texts and vectors")
-@shown(
-    "--token-ids",
-    metavar="reject|own|cl100k=FILE",
-    default="reject",
-    help="Token ids instead of texts: refuse them; take them as those of the bundle's tokenizer; or decode them with "
-    "tiktoken's file of cl100k_base, whose ids LangChain sends.",
-)
-@shown("--on-long", type=click.Choice(["truncate", "error"]), default="truncate", help="Too long texts: cut, or 400.")
-@shown("--empty", type=click.Choice(["embed", "error"]), default="embed", help="Empty texts: embed, or 400 as OpenAI.")
-@option(
-    "--normalize/--no-normalize",
-    default=None,
-    help="Divide vectors by their L2 norm where a request does not say. [default: as each route's clients expect]",
-)
-@heading("Access")
-@option("--api-key-file", metavar="FILE", help="File of keys, one a line: KEY, NAME KEY or NAME:KEY.")
-@option(
-    "--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", help="Origin whose pages may call; * for all."
-)
-@option("--tls-cert", metavar="FILE", help="Certificate chain, PEM; needs --tls-key.")
-@option("--tls-key", metavar="FILE", help="Private key of the certificate, PEM.")
-@heading("Starting and stopping")
-@option("--verify/--no-verify", default=True, help="Prove each bundle's parity on this machine first. [default: on]")
-@option("--drift", is_flag=True, help="Measure how far the texts are from each whitening's corpus.")
-@shown("--drain", type=SECONDS_OR_0, default="5s", help="Time of taking requests after SIGTERM; /ready is 503 at once.")
-@shown("--grace", type=SECONDS_OR_0, default="30s", help="Time after the drain in which running requests may end.")
-@heading("Logs")
-@option(
-    "--log", type=click.Choice(["text", "json"]), help="Format of the log. [default: text on a terminal, else json]"
-)
-@option("--access-log/--no-access-log", default=True, help="Log one line a request, without its texts.")
+@_setting_options
 @one_line_errors
-def serve(models: tuple[str, ...], log: Literal["text", "json"] | None, access_log: bool, **values: Any) -> None:
+def serve(models: tuple[str, ...], config: dict[str, Any], **named: Any) -> None:
     """Serve bundles over HTTP, with the API of OpenAI, TEI and Ollama.
 
     TEI is text-embeddings-inference. /metrics and /ready are there too. Several bundles share the processor; a request
@@ -150,17 +109,13 @@ def serve(models: tuple[str, ...], log: Literal["text", "json"] | None, access_l
 
     Each option is also an environment variable, such as WHITEN_SERVE_MAX_TEXTS for --max-texts, and a key of --config.
     The command line overrides the environment, which overrides the file. WHITEN_SERVE_MODELS names bundles,
-    WHITEN_SERVE_CONFIG the file, and WHITEN_API_KEY keys, separated by commas.
+    WHITEN_SERVE_CONFIG the file, WHITEN_API_KEY keys, separated by commas, and WHITEN_THREADS the number of threads.
 
     SIGTERM and Ctrl-C drain, then stop. SIGHUP reloads bundles that were replaced, and the file of keys.
     """
-    form: Literal["text", "json"] = log or ("text" if sys.stderr.isatty() else "json")
-    settings = Settings(
-        api_keys=read_keys(values["api_key_file"], os.environ, warn),
-        log=form,
-        access_log=form if access_log else "off",
-        **values,
-    )
+    given: dict[str, Any] = {"log": usual_format()}
+    given |= config | {name: value for name, value in named.items() if value is not None}
+    settings = Settings(api_keys=read_keys(given.get("api_key_file"), os.environ, warn), **given)
     choices = model_choices(models, warn)
     with needing("serve"):
         from whiten_serving.process import serve as run

@@ -230,8 +230,8 @@ def _observe(service: Service, call: Call, method: str) -> None:
     if call.status == HTTPStatus.OK and call.run_seconds:
         times = call.tokenize_seconds, call.queue_seconds, call.run_seconds
         service.metrics.count_texts(call.model, call.texts, call.tokens, call.truncated, times)
-    if service.settings.access_log != "off" and ACCESS.isEnabledFor(logging.INFO):
-        line = _line(call, method, seconds, service.settings.access_log == "json")
+    if service.settings.log != "off" and ACCESS.isEnabledFor(logging.INFO):
+        line = _line(call, method, seconds, service.settings.log == "json")
         ACCESS.handle(logging.LogRecord(ACCESS.name, logging.INFO, "", 0, line, None, None))  # `info` costs 5 µs more
 
 

@@ -20,6 +20,9 @@ T = TypeVar("T")
 WATCH_AFTER = 0.2
 """Seconds before the disconnect of a caller is watched for; most requests end sooner, and a watcher has its cost."""
 
+MAX_REQUESTS = 2048
+"""Requests that are worked on at once at most: the memory of small ones is not counted."""
+
 SMALL = 200_000
 """Bytes of memory that a request may take uncounted: those of a body of 64 kB."""
 
@@ -83,15 +86,15 @@ class Budget:
     whatever others send. A body that is alone is taken whatever its size.
     """
 
-    def __init__(self, most_requests: int, most_bytes: int) -> None:
-        self._most_requests, self._most_bytes = most_requests, most_bytes
+    def __init__(self, most_bytes: int) -> None:
+        self.most_requests, self._most_bytes = MAX_REQUESTS, most_bytes
         self.requests = self.bytes = 0
         self.refused = {"requests": 0, "bytes": 0}
 
     def check_room(self) -> None:
         """Raise OverloadedError if the requests are more than may be, the present one among them."""
-        if self.requests > self._most_requests:
-            self._refuse("requests", f"{self._most_requests} are in flight, which is the limit")
+        if self.requests > self.most_requests:
+            self._refuse("requests", f"{self.most_requests} are in flight, which is the limit")
 
     def reserve(self, call: Call, total: int) -> None:
         """Reserve memory for a request, so many bytes together with those that it has reserved already."""

@@ -1,16 +1,14 @@
 """Read the bodies of requests, and take their texts, or the token ids in place of texts."""
 
 import asyncio
-import hashlib
-import re
+import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from whiten_runtime.errors import DataError, UsageError, needing
+from whiten_runtime.errors import UsageError, encodable
 from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.http.errors import ApiError, ClientGoneError
 from whiten_serving.settings import AppSettings
@@ -33,11 +31,6 @@ _WITHOUT_EFFECT = {
 }
 """Fields of other servers, and the values with which each changes no vector; other values are refused."""
 
-_HALF = re.compile(
-    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..\\u[dD])[c-fC-F][0-9a-fA-F]{2})", re.S
-)
-"""Half of a surrogate pair without the other half, escaped as in JSON, where no backslash is escaped."""
-
 _ITEM = 80
 """Bytes that an item of a list takes besides what it says: a text of two letters, or an empty list, and its place."""
 
@@ -52,7 +45,7 @@ _AT_ONCE = 2
 
 _REMEDY = (
     "input holds token ids, which belong to another tokenizer; send strings (LangChain: OpenAIEmbeddings("
-    "check_embedding_ctx_length=False)), or start the server with --token-ids"
+    "check_embedding_ctx_length=False)), or let the server take ids of its own tokenizer (token-ids)"
 )
 
 
@@ -97,9 +90,11 @@ def parsed_body(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:
     try:
         return parsed(decoder, body)
     except ApiError as error:
-        if error.code != "invalid_json" and (error.code != "unknown_field" or error.param not in _WITHOUT_EFFECT):
+        if error.code == "invalid_json":
+            body = _repaired(body, error)
+        elif error.code != "unknown_field" or error.param not in _WITHOUT_EFFECT:
             raise
-    fields = parsed(_FIELDS, _repaired(body)).items()
+    fields = parsed(_FIELDS, body).items()
     kept = {name: raw for name, raw in fields if name not in _WITHOUT_EFFECT or bytes(raw) not in _WITHOUT_EFFECT[name]}
     return parsed(decoder, msgspec.json.encode(kept))
 
@@ -118,12 +113,13 @@ def parsed(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.R
         raise ApiError("invalid_json", "the body's JSON is nested too deeply; send a JSON object") from None
 
 
-def _repaired(body: bytes | bytearray) -> bytes | bytearray:
-    """Return JSON without a byte order mark, and with U+FFFD for each half of a surrogate pair."""
-    if b"\0" in body:  # no JSON has one
-        return body
-    hidden = body.removeprefix(b"\xef\xbb\xbf").replace(rb"\\", b"\0\0")
-    return _HALF.sub(rb"\\ufffd", hidden).replace(b"\0\0", rb"\\")
+def _repaired(body: bytes | bytearray, error: ApiError) -> bytes:
+    """Return JSON without a byte order mark, and with U+FFFD for each half of a surrogate pair; or raise the error."""
+    try:
+        text = json.dumps(json.loads(body.decode("utf-8-sig")), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        raise error from None
+    return encodable(text).encode()
 
 
 def _of_validation(message: str, param: str) -> ApiError:
@@ -146,8 +142,6 @@ class Inputs:
 
     def __init__(self, settings: AppSettings) -> None:
         self._settings = settings
-        kind, _, file = settings.token_ids.partition("=")
-        self._cl100k = _cl100k_decoder(Path(file)) if kind == "cl100k" else None
         self._workers = ThreadPoolExecutor(_AT_ONCE, "whiten-unqueued")  # goes on when a request is cancelled
 
     async def texts(self, raw: msgspec.Raw, encoder: Encoder, param: str) -> list[str]:
@@ -168,13 +162,8 @@ class Inputs:
     def check(self, texts: Sequence[str], param: str) -> None:
         """Check texts."""
         self._check_count(len(texts), param)
-        most = self._settings.max_text_chars
-        for index, text in enumerate(texts):
-            if len(text) > most:
-                message = f"{param}[{index}] has {len(text)} characters; the limit is {most}: send it in parts"
-                raise ApiError("text_too_long", message, param)
-            if not text and self._settings.empty == "error":
-                raise ApiError("empty_text", f"{param}[{index}] is an empty text; leave it out", param)
+        if self._settings.empty == "error" and "" in texts:
+            raise ApiError("empty_text", f"{param}[{texts.index('')}] is an empty text; leave it out", param)
 
     async def worked(self, function: Callable[[S], T], items: Sequence[S]) -> list[T]:
         """Return what a function makes of each item, in another thread; no queue bounds this work."""
@@ -211,11 +200,9 @@ class Inputs:
             message = f"{param}: expected texts alone, or lists of token ids alone"
             raise ApiError("invalid_type", message, param)
         self._check_count(len(rows), param)
-        if self._cl100k is None:
-            self.check_total(map(len, rows), "token ids", param)
-        decode = self._cl100k or (lambda ids: _decoded_by(encoder, ids))
+        self.check_total(map(len, rows), "token ids", param)
         try:
-            return await self.worked(decode, rows)
+            return await self.worked(lambda ids: _decoded_by(encoder, ids), rows)
         except UsageError as error:
             raise ApiError("token_ids", f"{param}: {error}; send strings", param) from None
 
@@ -227,36 +214,3 @@ def _decoded_by(encoder: Encoder, ids: list[int]) -> str:
     if ids not in ([one.id for one in tokens], [one.id for one in tokens if not one.special]):
         raise UsageError("the token ids are not what this model's tokenizer makes of their text")
     return text
-
-
-def _cl100k_decoder(path: Path) -> Callable[[list[int]], str]:
-    """Return a function that turns token ids back into text, by tiktoken's file cl100k_base.tiktoken.
-
-    Clients cut long texts between tokens, which may be within a character: of a character that is cut at the beginning
-    or at the end, nothing is kept. The function raises UsageError for ids that are not those of a text.
-    """
-    with needing("tiktoken"):
-        from tiktoken import Encoding
-        from tiktoken.load import load_tiktoken_bpe
-    try:
-        # tiktoken keeps a copy by the file's name: the hash tells it when the file has changed
-        ranks = load_tiktoken_bpe(str(path), hashlib.sha256(path.read_bytes()).hexdigest())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); wanted tiktoken's file of ranks") from error
-    except ValueError as error:
-        raise DataError(f"{path}: not tiktoken's file of ranks ({str(error)[:80]}); get it again") from error
-    if not ranks:
-        raise DataError(f"{path}: holds no token; wanted tiktoken's file of ranks")
-    encoding = Encoding("cl100k", pat_str=r"[\s\S]", mergeable_ranks=ranks, special_tokens={})
-
-    def decoded(ids: list[int]) -> str:
-        try:
-            joined = encoding.decode_bytes(ids)
-        except (KeyError, OverflowError) as error:
-            raise UsageError(f"a token id is not in the server's file ({error})") from None
-        text: str = joined.decode("utf-8", "replace").strip("\ufffd")
-        if "\ufffd" in text and "\ufffd".encode() not in joined:
-            raise UsageError("the token ids are not those of a text: it is not UTF-8")
-        return text
-
-    return decoded

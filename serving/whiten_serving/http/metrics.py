@@ -1,39 +1,20 @@
-"""Count requests and what they cost, and watch the drift of texts, for Prometheus."""
+"""Count requests and what they cost, for Prometheus."""
 
-import copy
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import metadata
-from threading import Lock
-from typing import TYPE_CHECKING
 
-import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from whiten_runtime.errors import IntegrityError, UsageError
-from whiten_runtime.inference.engine import Engine
 from whiten_serving.http.calls import Budget
-from whiten_serving.http.models import Models, ServedModel
-from whiten_serving.requests import BatchRun
-
-if TYPE_CHECKING:  # the mathematics of whitening, which is needed where drift is measured only
-    from whiten_whitening.drift import Drift, DriftMonitor
+from whiten_serving.http.models import Models
+from whiten_serving.requests import Batch
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-
-
-DRIFT_WINDOW = 5000
-"""Vectors after which a window of the traffic is complete. The last complete one and the present one are reported."""
-
-_MEASURES = {
-    "mean_shift": "Distance of the mean of the last texts from that of the corpus, in standard deviations",
-    "spectrum_ratio": "Mean variance of the last texts over the corpus's directions; 1 for the corpus itself",
-    "n": "Vectors that the drift is measured on",
-}
 
 
 class Metrics:
@@ -65,10 +46,10 @@ class Metrics:
         registry.register(_OfModels(models, budget))
         ProcessCollector(registry=registry)
 
-    def on_batch(self, run: BatchRun) -> None:
+    def on_batch(self, batch: Batch) -> None:
         """Count a batch; called in the lanes' threads."""
-        self._batch_texts.observe(run.texts)
-        self._batch_tokens.observe(run.tokens)
+        self._batch_texts.observe(batch.texts)
+        self._batch_tokens.observe(batch.tokens)
 
     def count(self, route: str, model: str, client: str, status: int, seconds: float) -> None:
         """Count a request that was answered, or whose caller has gone."""
@@ -149,83 +130,6 @@ class _OfModels:
             for reason, count in reasons.items():
                 family.add_metric([reason], count)
             yield family
-
-
-class DriftWatch:
-    """Measures how far the texts of each model are from its whitening's corpus, and shows it as gauges.
-
-    Give `on_batch` to the scheduler, which calls it in its lanes.
-    """
-
-    def __init__(self) -> None:
-        self._names: dict[str, Engine] = {}
-        self._of: dict[Engine, _Traffic] = {}
-
-    def watch(self, model: ServedModel) -> None:
-        """Measure the texts of a model from now on, in place of one of its name."""
-        from whiten_whitening.drift import DriftMonitor
-
-        monitor = DriftMonitor(model.encoder.path)
-        if monitor.manifest != model.manifest:
-            raise IntegrityError(f"{model.encoder.path}: was replaced while it was opened; open it again")
-        traffic, runner = _Traffic(monitor), model.queue.runner
-        self._of = {one: drift for one, drift in self._of.items() if one is not self._names.get(model.name)}
-        self._of[runner] = traffic
-        self._names[model.name] = runner
-
-    def on_batch(self, run: BatchRun) -> None:
-        """Add the vectors of a batch."""
-        if run.runner in self._of:
-            self._of[run.runner].add(run.vectors)
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the gauges; a model of which fewer than two vectors were seen has none."""
-        drifts = {name: drift for name, runner in self._names.items() if (drift := self._of[runner].report())}
-        for measure, meaning in _MEASURES.items():
-            name = "vectors" if measure == "n" else measure
-            family = GaugeMetricFamily(f"whiten_drift_{name}", meaning, labels=["model"])
-            for model, drift in drifts.items():
-                family.add_metric([model], float(getattr(drift, measure)))
-            yield family
-        meaning = "1 for the verdict of whiten drift on the last texts"
-        verdicts = GaugeMetricFamily("whiten_drift_verdict", meaning, labels=["model", "verdict"])
-        for model, drift in drifts.items():
-            verdicts.add_metric([model, drift.verdict], 1.0)
-        yield verdicts
-
-
-class _Traffic:
-    """Measures the last vectors of one model: those of the last complete window, and of the present one."""
-
-    def __init__(self, monitor: "DriftMonitor") -> None:
-        monitor.update(np.zeros((1, monitor.manifest.dimension), np.float32))  # refuses bundles that it cannot measure
-        monitor.reset()
-        self._monitor = monitor
-        self._complete = copy.copy(monitor)
-        self._seen = 0
-        self._lock = Lock()
-
-    def add(self, vectors: "np.typing.NDArray[np.float32]") -> None:
-        """Add the vectors of a batch, unless one is not finite."""
-        with self._lock:
-            try:
-                self._monitor.update(vectors)
-            except UsageError:
-                return
-            self._seen += len(vectors)
-            if self._seen >= DRIFT_WINDOW:
-                self._complete = copy.copy(self._monitor)
-                self._monitor.reset()
-                self._seen = 0
-
-    def report(self) -> "Drift | None":
-        """Return the drift of the last vectors; None for fewer than two."""
-        with self._lock:
-            both = copy.copy(self._complete).merge(self._monitor)
-        try:
-            return both.report()
-        except UsageError:
-            return None
 
 
 @cache

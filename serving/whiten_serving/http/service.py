@@ -68,7 +68,7 @@ class Service:
         self.models = models
         self.settings = settings
         self.draining = False  # the process is about to stop: /ready says no, and answers close their connections
-        self.budget = Budget(settings.max_requests, settings.max_in_flight)
+        self.budget = Budget(settings.max_in_flight)
         self.metrics = Metrics(models, self.budget, lambda: not self.draining)
         self.inputs = Inputs(settings)
         self.take_keys(settings.api_keys)

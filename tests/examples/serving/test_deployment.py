@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from support.server import RunningServer
-from whiten_serving.commands.serve import SECONDS, serve
+from whiten_serving.commands.serve import serve
+from whiten_serving.settings import SECONDS, Address, Settings, declared
 
 pytestmark = pytest.mark.slow
 
@@ -31,12 +32,14 @@ def resolved(arguments: list[str], variables: dict[str, str]) -> tuple[dict[str,
         for name, value in variables.items():
             patch.setenv(name, value)
         context = serve.make_context("serve", list(arguments))
-    return context.params, [text.partition("=")[2] or text for text in context.params["models"]]
+    given = {name: value for name, value in context.params.items() if value is not None}
+    options = {name: default for name, default, _ in declared(Settings)} | given | context.params["config"]
+    return options, [text.partition("=")[2] or text for text in context.params["models"]]
 
 
 def test_the_configuration_is_understood() -> None:
     options, models = resolved(["--config", str(EXAMPLES / "serve.toml")], {})
-    assert (options["max_wait"], options["drain"], options["grace"]) == (5.0, 5.0, 30.0)
+    assert (options["max_wait"], options["drain"], options["grace"], options["on_long"]) == (5.0, 5.0, 30.0, "truncate")
     assert models == ["/bundles/minilm-int8"]
 
 
@@ -46,7 +49,7 @@ def test_the_dockerfile(folder: str, device: str | None, dockerfile: Callable[[P
     assert json.loads(dict(steps)["ENTRYPOINT"]) == ["whiten", "serve"]
     named = {name: value for name, value in variables.items() if name.startswith("WHITEN_SERVE_")}
     options, models = resolved([], named)
-    assert (options["host"], options["port"]) == ("0.0.0.0", int(dict(steps)["EXPOSE"]))
+    assert Address.of(options["listen"]) == Address("0.0.0.0", int(dict(steps)["EXPOSE"]))
     assert named.get("WHITEN_SERVE_DEVICE") == device
     assert models == ["/bundle"]
     project = tomllib.loads((EXAMPLES.parents[1] / "pyproject.toml").read_text("utf-8"))
@@ -60,7 +63,7 @@ def test_compose() -> None:
     options, models = resolved([], service["environment"])
     assert service["read_only"] is True
     assert models == [service["volumes"][0].split(":")[1]]
-    assert options["drain"] + options["grace"] < SECONDS.convert(service["stop_grace_period"], None, None)
+    assert options["drain"] + options["grace"] < SECONDS.read(service["stop_grace_period"])
     assert options["api_key_file"] == f"/run/secrets/{service['secrets'][0]}"
     assert service["secrets"][0] in tree["secrets"]
     built = EXAMPLES / service["build"]["context"] / service["build"]["dockerfile"]
@@ -124,6 +127,6 @@ def test_the_service_stops_in_time() -> None:
     words = shlex.split(fields["ExecStart"])
     assert words[:2] == ["/opt/whiten/bin/whiten", "serve"]
     options, _ = resolved(words[2:], {})
-    assert options["fd"] == 3
+    assert Address.of(options["listen"]) == Address(fd=3)
     assert options["drain"] + options["grace"] < float(fields["TimeoutStopSec"])
     assert fields["Type"] == "notify"

@@ -15,11 +15,8 @@ from support.checkpoints import save_checkpoint
 from support.cli import ok, refused
 from support.corpus import sentences
 from support.vocabularies import wordpiece
-from whiten import DataError, Encoder, UsageError
+from whiten import DataError, Encoder
 from whiten_export.corpus.statistics import load_statistics
-from whiten_export.pipeline.refit import fit_statistics
-from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
-from whiten_runtime.ort.session import SessionOptions
 
 
 @pytest.mark.slow
@@ -62,14 +59,6 @@ def test_error_for_a_nonfinite_vector_names_its_sentence(
     wanted = "c.txt: line 42 gets a vector from this bundle that is not finite: 'please return 7 rows'; leave it out"
     assert wanted in error
     assert not (tmp_path / "b").exists()
-
-
-@pytest.mark.slow
-def test_bfloat16_is_refused(tiny_bundle: Path) -> None:
-    """Its vectors would be recorded as float32's."""
-    options = SessionOptions((("OpenVINOExecutionProvider", {"INFERENCE_PRECISION_HINT": "bf16"}),))
-    with pytest.raises(UsageError, match="bfloat16"):
-        fit_statistics(tiny_bundle, Corpus((BUILTIN_CORPUS,), None, None), options=options)
 
 
 Arrays = dict[str, NDArray[np.generic]]

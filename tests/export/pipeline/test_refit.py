@@ -208,16 +208,6 @@ def test_transformers_js_is_told_that_the_new_graph_has_its_weights_beside_it(
     ok("verify", tmp_path / "new")
 
 
-def test_a_refit_of_a_signed_bundle_is_not_signed(golden: Path, corpus_file: Path, tmp_path: Path) -> None:
-    signed, out = copy_bundle(golden / "bundle-v1", tmp_path), tmp_path / "new"
-    (signed / "model.sig").write_text("{}")
-    for force in ((), ("--force",)):
-        ok("refit", signed, "--corpus", corpus_file, "--whitening", "pca", "--out", out, *force)
-        assert (out / "whiten.json").is_file()
-        assert not (out / "model.sig").exists()
-        (out / "model.sig").write_text("{}")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_a_snapshot_of_the_hub_is_fitted_and_refitted_as_a_directory(

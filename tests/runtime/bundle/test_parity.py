@@ -108,12 +108,3 @@ def test_one_wrong_coordinate_fails_the_gate() -> None:
 def test_empty_and_unequal_shapes_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="wanted two equal"):
         compare(np.ones(shape), np.ones((0, 3)) if shape == (0, 3) else np.ones((3, 3)))
-
-
-def test_bfloat16_has_a_gate_of_its_own() -> None:
-    measured = Agreement(
-        60, 0.99989, 0.99996, max_difference=0.01, max_norm_error=0.01, mean_norm_error=0.005, norm_bias=0
-    )
-    assert GATES["bf16"].passes(measured)
-    assert not GATES["fp16"].passes(measured)
-    assert not GATES["bf16"].passes(Agreement(60, 0.998, 0.9999, 0.01, 0.01, 0.005, 0))

@@ -16,6 +16,7 @@ from whiten_runtime.hub.locating import Repository, is_repository_id, parse_repo
         ("org/name", "org/name", None),
         ("hf://org/name", "org/name", None),
         ("hf://org/name@v1", "org/name", "v1"),
+        ("org/name@v1", "org/name", "v1"),
         ("hf://org/name@refs/pr/1", "org/name", "refs/pr/1"),
         ("hf://Org-1/name_2.v3", "Org-1/name_2.v3", None),
     ],
@@ -33,13 +34,13 @@ def test_a_revision_beside_the_name() -> None:
 NO_NAMES = (
     *("hf://", "hf://name", "hf://org/name/sub", "hf://org/name@", "hf://@v1", "name", "/org/name", "./name"),
     *("../name", "org/", "/name", "org/.name", "org/name.", "-org/name", "org/na--me", "org/na..me", "org/name.git"),
-    *("a\\b/c", "org/name@v1", "C:/name", "org/na me", "org/name\n", "o/" + "n" * 95, ""),
+    *("a\\b/c", "org/name@", "C:/name", "org/na me", "org/name\n", "o/" + "n" * 95, ""),
 )
 
 
 @pytest.mark.parametrize("text", NO_NAMES)
 def test_what_names_no_repository(text: str) -> None:
-    with pytest.raises(UsageError, match="does not name a repository of the hub; wanted ORG/NAME or hf://"):
+    with pytest.raises(UsageError, match="does not name a repository of the hub; wanted ORG/NAME or ORG/NAME@REVISION"):
         parse_repository(text)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -90,8 +89,8 @@ def test_weights_of_other_models_are_left_alone(hub: Hub, bundle: Path, manifest
         else "2_Dense/model.safetensors, model.safetensors, which no bundle there lists, and other programs would take "
         "for the bundle's; move them to another repository, or choose another name"
     )
-    for options in ((), ("--branch", "v2")):
-        result = invoke(whiten, "push", bundle, ID, *options)
+    for name in (ID, f"{ID}@v2"):
+        result = invoke(whiten, "push", bundle, name)
         assert (result.exit_code, result.stderr) == (2, f"error: '{ID}' holds {message}\n")
     assert hub.repositories[ID] == before
     assert writes(hub) == []  # no branch is left behind
@@ -105,7 +104,7 @@ def test_a_broken_bundle_is_replaced(hub: Hub, bundle: Path, content: Mapping[st
 
 
 def test_a_branch(hub: Hub, bundle: Path) -> None:
-    ok("push", bundle, ID, "--branch", "v2")
+    ok("push", bundle, f"{ID}@v2")
     assert set(hub.repositories[ID]) == {".gitattributes"}
     with Encoder(f"hf://{ID}@v2") as encoder:
         assert encoder.manifest.name
@@ -117,7 +116,7 @@ def test_private(hub: Hub, bundle: Path) -> None:
     ok("push", bundle, ID, "--private")
     assert hub.private == {ID}
     assert "'org/public' is public; choose another name" in refused("push", bundle, "org/public", "--private")
-    error = refused("push", bundle, "org/public", "--private", "--branch", "mine")
+    error = refused("push", bundle, "org/public@mine", "--private")
     assert "'org/public' is public; choose another name" in error
     assert hub.repositories["org/public"] == {}
     assert ("org/public", "mine") not in hub.branches
@@ -127,7 +126,7 @@ def test_a_branch_is_looked_at_by_itself(hub: Hub, bundle: Path) -> None:
     """Weights in the main branch do not matter to a branch without them."""
     hub.repositories[ID] = {"model.safetensors": b"weights"}
     hub.branches[ID, "mine"] = {".gitattributes": b""}
-    ok("push", bundle, ID, "--branch", "mine")
+    ok("push", bundle, f"{ID}@mine")
     Encoder(ID, revision="mine").close()
     assert hub.repositories[ID] == {"model.safetensors": b"weights"}
 
@@ -147,9 +146,9 @@ def test_an_altered_bundle_is_not_uploaded(hub: Hub, bundle: Path) -> None:
         (READ_ONLY, (ID,), 1, "check your token (hf auth login)"),
         ("wrong", (ID,), 1, "check your token (hf auth login)"),
         ("", ("name",), 2, "'name' does not name a repository of the hub; wanted ORG/NAME"),
-        ("", ("org/old", "--branch", ""), 2, "revision is ''; wanted the name of a branch or tag, or a commit"),
+        ("", ("org/old@",), 2, "'org/old@' does not name a repository of the hub"),
+        ("", ("org/old@../x",), 2, "revision is '../x'; wanted the name of a branch or tag, or a commit"),
         ("", ("hf://org/old@../x",), 2, "revision is '../x'; wanted the name of a branch or tag, or a commit"),
-        ("", ("hf://org/old@v1", "--branch", "v2"), 2, "names a revision already; leave 'v2' out"),
     ],
 )
 def test_errors_of_one_line(
@@ -204,24 +203,3 @@ def test_other_processes_use_the_hub_by_their_environment(hub: Hub, golden: Path
     verified = python(MAIN, "verify", f"hf://{ID}", env=environment)
     assert (verified.returncode, f"hf://{ID}: equal to" in verified.stderr) == (0, True), verified
     assert (tmp_path / "home" / "hub" / "models--org--new").is_dir()
-
-
-@pytest.mark.slow
-def test_a_signature_goes_with_its_bundle(hub: Hub, tiny_bundle: Path, tmp_path: Path) -> None:
-    pytest.importorskip("model_signing", reason="needs whiten[sign]")
-    from support.keys import key_pair
-
-    bundle, keys = copy_bundle(tiny_bundle, tmp_path), key_pair(tmp_path)
-    ok("push", bundle, ID)
-    assert "is not signed" in refused("verify", ID, "--public-key", keys.public, code=1)
-    ok("sign", bundle, "--key", keys.private)
-    ok("push", bundle, ID)
-    assert hub.repositories[ID]["model.sig"] == (bundle / "model.sig").read_bytes()
-    shutil.rmtree(tmp_path / "cache")
-    assert f"{ID}: signed by key {keys.public}" in ok("verify", ID, "--public-key", keys.public).stderr
-    hub.asked.clear()
-    ok("verify", ID, "--public-key", keys.public)
-    assert not hub.asked, "it is in the cache"
-    (bundle / "model.sig").unlink()
-    assert "removed files of an older bundle: model.sig" in ok("push", bundle, ID).stderr
-    assert "model.sig" not in hub.repositories[ID]

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from whiten import UsageError
-from whiten_runtime.ort.openvino import check_options
 from whiten_runtime.ort.processor import available_cpus, default_threads, saturates_int8
 from whiten_runtime.ort.session import SessionOptions
 
@@ -73,8 +72,6 @@ def test_numbers_of_threads_are_bounded(cpus: int, most: int, monkeypatch: pytes
         default_threads()
     with pytest.raises(UsageError, match=f"^threads{wanted}$"):
         SessionOptions(threads=99999)
-    with pytest.raises(UsageError, match=f"^INFERENCE_NUM_THREADS{wanted}$"):
-        check_options({"INFERENCE_NUM_THREADS": "99999"})
 
 
 @pytest.mark.parametrize(

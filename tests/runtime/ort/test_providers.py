@@ -31,9 +31,6 @@ GPU_BUILD = ["TensorrtExecutionProvider", CUDA, CPU]
         (CUDA, CUDA),
         (f"{CUDA}:gpu_mem_limit=1000,device_id=1", (CUDA, {"gpu_mem_limit": "1000", "device_id": "1"})),
         ("TensorrtExecutionProvider:trt_fp16_enable=1", ("TensorrtExecutionProvider", {"trt_fp16_enable": "1"})),
-        ("openvino", "OpenVINOExecutionProvider"),
-        ("openvino:bf16", ("OpenVINOExecutionProvider", {"INFERENCE_PRECISION_HINT": "bf16"})),
-        ("openvino:NUM_STREAMS=2", ("OpenVINOExecutionProvider", {"NUM_STREAMS": "2"})),
         ("OpenVINOExecutionProvider:device_type=GPU.0", ("OpenVINOExecutionProvider", {"device_type": "GPU.0"})),
     ],
 )
@@ -44,7 +41,7 @@ def test_parse_provider(text: str, provider: object) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", ":", "cuda:x", "tensorrt:x", "cuda:-1", "CPU:0", "cpu:bf16", "openvino:", "openvino:f16", f"{CUDA}:"),
+        *("", ":", "cuda:x", "tensorrt:x", "cuda:-1", "CPU:0", "cpu:bf16", "OpenVINOExecutionProvider:", f"{CUDA}:"),
         *(f"{CUDA}:fast", f"{CUDA}:=1"),
     ],
 )

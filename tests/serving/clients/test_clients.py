@@ -58,11 +58,10 @@ def int8(golden: Path) -> Path:
 
 
 @contextmanager
-def serving(*bundles: Path, max_queue_tokens: int = 131_072, token_ids: str = "reject") -> Iterator[str]:
+def serving(*bundles: Path, max_wait: str = "10s") -> Iterator[str]:
     """Run `whiten serve` on bundles, the first one as "small", and yield its address."""
     named = [f"{name}={path}" for name, path in zip(("small", "other"), bundles, strict=False)]
-    options = "--max-queue-tokens", max_queue_tokens, "--token-ids", token_ids
-    with RunningServer(*named, *options) as server:
+    with RunningServer(*named, "--max-wait", max_wait) as server:
         yield f"http://127.0.0.1:{server.address[1]}"
 
 
@@ -128,7 +127,7 @@ def test_a_client_chooses_one_of_two_models(client: str, number: int, run: Run, 
 
 
 def test_openai_asks_again_when_it_is_told_to(run: Run, int8: Path) -> None:
-    with serving(int8, max_queue_tokens=500) as url:
+    with serving(int8, max_wait="1ms") as url:
         check(run("openai_retries", url), int8, 1)
 
 
@@ -142,17 +141,8 @@ def tiktoken_folder(python: Path) -> Path:
     return folder
 
 
-def ids_with(folder: Path, run: Run, url: str, way: str) -> dict[str, Any]:
-    return run("langchain", url, way, TIKTOKEN_CACHE_DIR=str(folder))
-
-
 def test_token_ids_of_langchain_are_refused_with_the_remedy(run: Run, url: str, tiktoken_folder: Path) -> None:
-    ids_with(tiktoken_folder, run, url, "refused")
-
-
-def test_token_ids_of_langchain_are_decoded(run: Run, bundle: Path, tiktoken_folder: Path) -> None:
-    with serving(bundle, token_ids=f"cl100k={tiktoken_folder / CL100K}") as url:
-        check(ids_with(tiktoken_folder, run, url, "decoded"), bundle, 1)
+    run("langchain", url, "refused", TIKTOKEN_CACHE_DIR=str(tiktoken_folder))
 
 
 @pytest.mark.parametrize(("path", "names"), [("/v1/embeddings", ("data", "embedding")), ("/embed", ())])

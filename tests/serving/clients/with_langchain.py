@@ -1,4 +1,4 @@
-"""Run in the clients' environment: URL TEXTS.json OUT.npz ollama|openai|refused|decoded.
+"""Run in the clients' environment: URL TEXTS.json OUT.npz ollama|openai|refused.
 
 By default LangChain sends OpenAI's routes ids of the tokenizer cl100k, whose file is in TIKTOKEN_CACHE_DIR.
 """
@@ -18,8 +18,6 @@ if way == "ollama":
     save(unit=model.embed_documents(TEXTS), unit_queries=[model.embed_query(text) for text in TEXTS])
 elif way == "openai":
     save(documents=model.embed_documents(TEXTS), queries=[model.embed_query(text) for text in TEXTS])
-elif way == "decoded":
-    save(documents=model.embed_documents(TEXTS))
 else:
     try:
         model.embed_documents(TEXTS)

@@ -71,7 +71,6 @@ BAD_CALLS: list[tuple[str, object, int, str, str]] = [
     (EMBEDDINGS, {"input": LONG, "truncate": "NONE"}, 400, "context_length_exceeded", "texts[0]"),
     (EMBEDDINGS, {"input": LONG, "truncate": "START"}, 400, "unsupported_value", "right"),
     (EMBEDDINGS, {"input": ["a"] * 2049}, 413, "too_many_texts", "2049"),
-    (EMBEDDINGS, {"input": "a" * 1_000_001}, 413, "text_too_long", "1000001"),
     (EMBEDDINGS, b'{"input": "' + b" " * (32_000_001 - 13) + b'"}', 413, "body_too_large", "32000000"),
     (
         EMBEDDINGS,
@@ -184,7 +183,7 @@ def test_compressed_bodies_and_headers_that_are_none_are_refused(app: Any) -> No
 
 
 def test_a_text_of_megabytes_is_cut(app_with: Any) -> None:
-    answer = asked(app_with(max_text_chars=10_000_000), "POST", EMBEDDINGS, {"input": "word " * 1_500_000})
+    answer = asked(app_with(), "POST", EMBEDDINGS, {"input": "word " * 1_500_000})
     assert (answer.status, answer.headers["x-whiten-truncated"]) == (200, "1")
 
 

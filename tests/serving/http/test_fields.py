@@ -170,7 +170,7 @@ def test_what_is_no_json_stays_refused(wrong: bytes) -> None:
 def test_bodies_without_them_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from whiten_serving.http import inputs
 
-    monkeypatch.setattr(inputs, "_repaired", lambda body: pytest.fail("a body that is JSON was looked through"))
+    monkeypatch.setattr(inputs, "_repaired", lambda *_: pytest.fail("a body that is JSON was looked through"))
     body = b'{"a": ["a\\ud83d\\ude00", "\\\\ud83d"]}'
     assert parsed_body(TEXTS, body) == {"a": ["a\U0001f600", "\\ud83d"]}
 

@@ -53,7 +53,7 @@ def test_keys_that_are_wrong(app_with: Any, headers: dict[str, str], path: str) 
 
 
 def test_the_name_of_a_key_is_logged_and_counted(app_with: Any, caplog: pytest.LogCaptureFixture) -> None:
-    app = app_with(api_keys={"k1": "alice", "k2": "bob", "k3": "bob", "k4": ""}, access_log="json")
+    app = app_with(api_keys={"k1": "alice", "k2": "bob", "k3": "bob", "k4": ""}, log="json")
     with caplog.at_level("INFO", "whiten.access"):
         for key in ("k1", "k2", "k3", "k4", "wrong"):
             asked(app, "POST", "/embed", {"inputs": "a"}, headers={"x-api-key": key})

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -11,7 +10,7 @@ from support.asgi import asked
 from whiten_serving import AsyncEncoder
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.service import Service
-from whiten_serving.requests import BatchRun
+from whiten_serving.requests import Batch
 from whiten_serving.settings import AppSettings
 
 
@@ -27,7 +26,7 @@ def value(samples: Any, name: str, **labels: str) -> float:
 def test_buckets_hold_what_is_up_to_their_bounds(app: Any) -> None:
     metrics = app.state.service.metrics
     for tokens in (1, 16, 17, 20_000):
-        metrics.on_batch(BatchRun(None, 2, tokens, np.zeros((0, 3))))
+        metrics.on_batch(Batch({}, texts=2, tokens=tokens, padding=0))
     found = read(metrics.page())
     for bound, count in {"16.0": 2, "32.0": 3, "16384.0": 3, "+Inf": 4}.items():
         assert value(found, "whiten_batch_tokens_bucket", le=bound) == count
@@ -98,7 +97,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_json(app_with: Any, caplog: pytest.LogCaptureFixture) -> None:
-    app = app_with(access_log="json")
+    app = app_with(log="json")
     with caplog.at_level("INFO", "whiten.access"):
         asked(app, "POST", "/v1/embeddings", {"input": [SECRET, "b"]}, headers={"x-request-id": "abc"})
         asked(app, "POST", "/embed", {"inputs": []})
@@ -121,7 +120,7 @@ def test_text(app: Any, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_off_and_levels(app_with: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "whiten.access"):
-        asked(app_with(access_log="off"), "GET", "/live")
+        asked(app_with(log="off"), "GET", "/live")
     asked(app_with(), "GET", "/live")
     assert lines(caplog) == []
 
@@ -130,7 +129,7 @@ def test_off_and_levels(app_with: Any, caplog: pytest.LogCaptureFixture) -> None
 def test_no_text_is_ever_logged(
     app_with: Any, form: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = app_with(access_log=form, api_keys=(SECRET[:8],))
+    app = app_with(log=form, api_keys=(SECRET[:8],))
     headers = {"x-api-key": SECRET[:8]}
     with caplog.at_level("DEBUG"):
         for body in (

@@ -62,7 +62,8 @@ class Gate:
 def gated(golden: Any) -> Iterator[tuple[AsyncEncoder, Gate]]:
     """An encoder of one lane that computes nothing before its gate is opened; 100 tokens may wait."""
     with Encoder(golden / "bundle-v1") as encoder:
-        batched = AsyncEncoder(encoder, lanes=1, max_queue_tokens=100)
+        batched = AsyncEncoder(encoder, lanes=1)
+        batched._queue.scheduler.max_queue_tokens = 100
         runner = batched._queue.runner
         gate = Gate(runner.run)
         runner.run = gate  # type: ignore[method-assign]
@@ -325,7 +326,8 @@ def test_bodies_that_grow_are_refused_when_there_is_no_more_room(app_with: Any) 
 def test_so_many_requests_at_once(gated: Any, path: str) -> None:
     encoder, gate = gated
     encoder._queue.scheduler.max_queue_tokens = 100_000
-    app = encoder.asgi_app(max_requests=3)
+    app = encoder.asgi_app()
+    app.state.service.budget.most_requests = 3
 
     async def run() -> None:
         tasks = [asyncio.create_task(ask(app, "POST", path, {ROUTES[path]: "a"})) for _ in range(3)]
