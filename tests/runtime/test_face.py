@@ -16,7 +16,7 @@ PUBLIC = """
 Agreement AlignmentRecord AsyncEncoder Batcher BatcherCounters BatcherStats BundleError CandidateRecord ChoiceRecord
 Coder Codes Corpus CorpusRecord DataError DeadlineExceededError Drift DriftMonitor Encoder Export FileRecord
 IntegrityError IsotropyRecord Manifest MissingPackageError Nearest NoVectorError OverloadedError ParityError
-ParityRecord ProgressBar ProviderError QuantizationRecord Recipe Reporter SettledRecord Signature SignatureError
+ParityRecord ProviderError QuantizationRecord Recipe Reporter Signature SignatureError
 Source TextError TooLongError UnsafeModelError UsageError VectorWhitener WhitenError Whitening WhiteningRecord
 WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle sign_bundle verify_signature
 """

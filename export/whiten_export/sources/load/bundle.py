@@ -8,11 +8,10 @@ import onnx_ir as ir
 from whiten_export.graph.builder import read_bundle_graph
 from whiten_export.proof.gate import Expected
 from whiten_runtime.bundle.bundle import changed_client_files, open_bundle
-from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import read_probes
 from whiten_runtime.bundle.records import FileRecord
-from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
+from whiten_whitening.statistics import check_takes_texts
 
 _AGAIN = ", vectors before whitening as stored at export, whitened by numpy in float64"
 
@@ -46,9 +45,3 @@ class StoredBundle:
         """Return the records of client files that another program wrote anew, as the export wrote them."""
         files = self.draft.files
         return {name: files[name] for name in changed_client_files(self._bundle.path, files) if name in files}
-
-
-def check_takes_texts(path: str | Path, manifest: Manifest) -> None:
-    """Raise UsageError if a bundle takes vectors instead of texts."""
-    if manifest.input != "text":
-        raise UsageError(f"{path}: takes vectors, not texts; fit it anew with whiten-export --from-vectors")
