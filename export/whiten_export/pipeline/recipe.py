@@ -20,7 +20,8 @@ WHITENINGS = (*get_args(Method), "centre", "partial")
 SENTENCES_PER_DIMENSION = 12
 """Largest number of sentences of a corpus that a fit uses for each dimension of the vectors, unless a number is named.
 
-all-MiniLM-L6-v2, built-in corpus: TODO.
+Layers 0 and 1 of all-MiniLM-L6-v2, fitted on the built-in corpus, score 66.12 on five STS tasks with 4,608 sentences,
+and 66.13 with all 15,600; fitted on 29,000 captions, 63.36 with 4,608 and 63.40 with all.
 """
 
 
