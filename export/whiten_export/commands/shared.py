@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from whiten_export.writing.client_files import Export
 
 dim_option = option(
-    "--dim", type=int, metavar="K", help="Keep the K leading dimensions. For pca, pca-cor and auto. [default: all]"
+    "--dim",
+    type=int,
+    metavar="K",
+    help="Keep the K leading dimensions. Not for zca, zca-cor and cholesky. [default: all]",
 )
 WEAKER = "centre (only centres), partial (half the exponent of pca)"
 """Whitenings of `--whitening` that do less than the methods, for the help."""

@@ -87,9 +87,11 @@ def fit(
         raise UsageError(f"--corpus is missing; name a file of sentences, or {BUILTIN_CORPUS}")
     in_shards = workers is not None or ray is not None or share.step > 1
     if in_shards:
-        if max_sentences is not None or providers:
-            name = "--max-sentences" if providers == () else "--device"
-            raise UsageError(f"{name} is for one process; leave it out, or --workers, --share and --ray")
+        for name, value in (("--max-sentences", max_sentences), ("--device", providers)):
+            if value:
+                raise UsageError(f"{name} is for one process; leave it out, or --workers, --share and --ray")
+        if BUILTIN_CORPUS in corpus:
+            raise UsageError(f"{BUILTIN_CORPUS} is for one process; leave --workers, --share and --ray out")
         check_able(workers, ray)
     if not out.parent.is_dir():
         raise UsageError(f"'{out.parent}' is not a directory; create it first")
