@@ -18,7 +18,7 @@ _MODULES = {
     "whiten_runtime.bundle.parity": "Agreement",
     "whiten_runtime.bundle.records": (
         "AlignmentRecord CandidateRecord ChoiceRecord CorpusRecord FileRecord IsotropyRecord "
-        "ParityRecord QuantizationRecord SettledRecord Source WhiteningRecord"
+        "ParityRecord QuantizationRecord Source WhiteningRecord"
     ),
     "whiten_runtime.errors": (
         "BundleError DataError IntegrityError MissingPackageError NoVectorError ParityError "
@@ -29,7 +29,7 @@ _MODULES = {
     "whiten_runtime.inference.vectors": "Nearest",
     "whiten_runtime.opened.encoder": "Encoder",
     "whiten_runtime.opened.vector_whitener": "VectorWhitener",
-    "whiten_runtime.reporter": "ProgressBar Reporter",
+    "whiten_runtime.reporter": "Reporter",
     "whiten_serving.async_encoder": "AsyncEncoder",
     "whiten_serving.batcher": "Batcher",
     "whiten_serving.requests": "BatcherCounters BatcherStats DeadlineExceededError OverloadedError",

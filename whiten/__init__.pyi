@@ -16,7 +16,6 @@ from whiten_runtime.bundle.records import FileRecord as FileRecord
 from whiten_runtime.bundle.records import IsotropyRecord as IsotropyRecord
 from whiten_runtime.bundle.records import ParityRecord as ParityRecord
 from whiten_runtime.bundle.records import QuantizationRecord as QuantizationRecord
-from whiten_runtime.bundle.records import SettledRecord as SettledRecord
 from whiten_runtime.bundle.records import Source as Source
 from whiten_runtime.bundle.records import WhiteningRecord as WhiteningRecord
 from whiten_runtime.errors import BundleError as BundleError
@@ -37,7 +36,6 @@ from whiten_runtime.inference.options import QueuedArguments as QueuedArguments
 from whiten_runtime.inference.vectors import Nearest as Nearest
 from whiten_runtime.opened.encoder import Encoder as Encoder
 from whiten_runtime.opened.vector_whitener import VectorWhitener as VectorWhitener
-from whiten_runtime.reporter import ProgressBar as ProgressBar
 from whiten_runtime.reporter import Reporter as Reporter
 from whiten_serving.async_encoder import AsyncEncoder as AsyncEncoder
 from whiten_serving.batcher import Batcher as Batcher

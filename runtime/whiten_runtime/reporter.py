@@ -1,17 +1,7 @@
 """Define how an export reports stages, warnings and progress, independently of the display."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-
-class ProgressBar:
-    """Receives progress, and ignores it."""
-
-    def __call__(self, count: int) -> None:
-        """Report that so many more units are done."""
-
-    def expect(self, total: int) -> None:
-        """Report that another number of units will probably be enough, from which the time left follows."""
 
 
 class Reporter:
@@ -24,6 +14,9 @@ class Reporter:
         """Report something that the user should know, though the export continues."""
 
     @contextmanager
-    def bar(self, unit: str, total: int | None) -> Iterator[ProgressBar]:
-        """Report progress through `total` units (None: unknown); the bar is called with the units done since then."""
-        yield ProgressBar()
+    def bar(self, unit: str, total: int | None) -> Iterator[Callable[[int], object]]:
+        """Report progress through `total` units (None: unknown).
+
+        The function that a `with` block gets is called with the number of units done since its last call.
+        """
+        yield lambda count: None

@@ -1,21 +1,19 @@
 """Fit statistics of ranges of shards, and merge them in the order of the plan."""
 
-from collections import deque
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from whiten_export.corpus.statistics import Origin, Statistics, embed_windows, gather, load_statistics, save_statistics
-from whiten_export.sources.load.bundle import load_unwhitened
 from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.inference.loading import load_unwhitened
 from whiten_runtime.ort.session import SessionOptions
 from whiten_scale.plan import Job
 from whiten_scale.readers import read_pieces
+from whiten_whitening.statistics import Origin, Statistics, embed_windows, gather, load_statistics, save_statistics
 
 MOST_RANGES = 256
 """Ranges of a job, at most: each has a file, of 7.5 MB with 384 dimensions, and a line in the manifest of a bundle that
@@ -53,10 +51,9 @@ class RangeFitter:
         def place_of(sentence: str) -> str:
             return next((place for text, place in _sentences(job, shards) if text == sentence), "the input")
 
-        statistics = Statistics.empty(self._embedder.width)
         with threadpool_limits(1, "blas"):
             vectors = embed_windows(sentences, self._embedder, lambda count: None, done, digest, place_of=place_of)
-            statistics = deque(chain([statistics], gather(vectors, statistics)), 1).pop()
+            statistics = gather(vectors, Statistics.empty(self._embedder.width))
         name, count = _name(job, number), statistics.moments.n
         corpus = (CorpusRecord(name=name, sha256=digest.hexdigest(), sentences=count),)
         result = Statistics(statistics.moments, statistics.sample, corpus).fitted_at(self._origin.precision)

@@ -77,14 +77,12 @@ def plan_job(
     options: dict[str, str],
     inputs: Sequence[str],
     choice: ColumnChoice,
-    per_shard: int | None,
     say: Callable[[str], object],
     warn: Callable[[str], object],
 ) -> Job:
     """Return the job that `_plan.json` of a folder holds, or make it and write it there, once.
 
-    Files whose size and time are those of the plan are not read again. `per_shard` is None for that of the plan, or
-    the default.
+    Files whose size and time are those of the plan are not read again.
     """
     written = read_job(folder)
     if written is None:
@@ -95,11 +93,10 @@ def plan_job(
     common = {"task": task, "bundle": bundle.name, "bundle_sha256": bundle_hash(bundle), "options": options}
     if written is None:
         say(f"planning {len(entries):,} file{'' if len(entries) == 1 else 's'}")
-    records = per_shard or (PER_SHARD if written is None else written.per_shard)
-    if written is not None and _looks_same(written, entries, choice, records):
+    if written is not None and _looks_same(written, entries, choice):
         job = msgspec.structs.replace(written, **common)
     else:
-        job = make_job(common, entries, choice, records)
+        job = make_job(common, entries, choice, PER_SHARD if written is None else written.per_shard)
     written = written or read_job(folder)  # another process may have planned meanwhile
     if written is None:
         folder.write(PLAN_FILE, msgspec.json.encode(job) + b"\n")
@@ -120,10 +117,10 @@ def read_job(folder: Folder) -> Job | None:
         raise UsageError(f"{folder.place(PLAN_FILE)}: is no plan ({error}); name another --out") from None
 
 
-def _looks_same(job: Job, entries: list[Entry], choice: ColumnChoice, per_shard: int) -> bool:
+def _looks_same(job: Job, entries: list[Entry], choice: ColumnChoice) -> bool:
     """Return whether names, sizes and times of the files are those of the plan."""
     before = [Entry(file.url, file.name, file.size, file.stamp) for file in job.files]
-    return before == entries and (job.choice, job.per_shard) == (choice, per_shard)
+    return before == entries and job.choice == choice
 
 
 def _check_empty(folder: Folder) -> None:
@@ -137,7 +134,6 @@ def _difference(before: Job, now: Job) -> str:
         {
             "task": job.task,
             "bundle": job.bundle_sha256[:16],
-            "texts of a shard": job.per_shard,
             **msgspec.structs.asdict(job.choice),
             **job.options,
             **{file.name: file.sha256[:16] for file in job.files},
@@ -164,7 +160,7 @@ def list_inputs(inputs: Sequence[str], out: Folder) -> tuple[list[Entry], list[s
                 others.append(entry.name)
     entries.sort(key=lambda entry: entry.name)
     if double := next((a.name for a, b in pairwise(entries) if a.name == b.name), None):
-        raise UsageError(f"two files of --input are called '{double}'; name the directory above both")
+        raise UsageError(f"two files of the input are called '{double}'; name the directory above both")
     if not entries:
         raise UsageError(f"'{inputs[0]}' holds no file of texts; wanted {', '.join(get_args(Kind))}")
     return entries, others
@@ -177,7 +173,7 @@ def make_job(common: dict[str, Any], entries: Iterable[Entry], choice: ColumnCho
     files = tuple(cut.file for cut in cuts)
     pieces = [msgspec.structs.replace(piece, file=index) for index, cut in enumerate(cuts) for piece in cut.pieces]
     if not pieces:
-        raise DataError(f"{files[0].url}: holds no text, nor does any other file of --input")
+        raise DataError(f"{files[0].url}: holds no text, nor does any other file of the input")
     schema = bytes(_common_schema(cuts, choice).serialize())
     shards = tuple(_shards(pieces, per_shard))
     return Job(**common, choice=choice, per_shard=per_shard, schema=schema, files=files, shards=shards)

@@ -183,6 +183,6 @@ def _do(item: int) -> None:
     except SystemExit:  # of SIGTERM; the pool would go on with the next item
         os._exit(128 + signal.SIGTERM)
     except MemoryError:
-        raise WhitenError("a worker is out of memory; use fewer --workers, or fewer texts a shard") from None
+        raise WhitenError("a worker is out of memory; use fewer --workers") from None
     except Exception as error:
         raise WhitenError(f"a worker failed with an unexpected {type(error).__name__}: {error}") from None

@@ -8,13 +8,15 @@ import pytest
 
 from support.cli import ok
 from support.corpus import sentences
+from support.families import WIDTH
+from whiten_export.pipeline.recipe import SENTENCES_PER_DIMENSION
 
 
 @pytest.fixture(scope="session")
 def other_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write sentences that the bundles were not fitted on."""
+    """Write sentences that the bundles were not fitted on, as many as a fit of the small BERT uses."""
     path = tmp_path_factory.mktemp("corpus") / "other.txt"
-    path.write_text("\n".join(sentences(1200)[600:]) + "\n", "utf-8")
+    path.write_text("\n".join(sentences(1200)[600:][: SENTENCES_PER_DIMENSION * WIDTH]) + "\n", "utf-8")
     return path
 
 

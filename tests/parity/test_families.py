@@ -23,7 +23,6 @@ from support.families import FAMILIES, LAYERS, MAX_LENGTH, WIDTH
 from support.graphs import additions_before_norms, default_session, fused
 from support.vectors import worst
 from whiten import Encoder, UsageError
-from whiten_export.corpus.statistics import embed_float64
 from whiten_export.graph.builder import HiddenStates, save_graph
 from whiten_export.graph.float16 import halve_weights
 from whiten_export.graph.head import pool_graph, set_head
@@ -45,6 +44,7 @@ from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.estimator import Whitening
+from whiten_whitening.statistics import embed_float64
 
 TEXTS = ["", "a", *sentences(40), "word " * 100, *NASTY]
 CORPUS = sentences(800)

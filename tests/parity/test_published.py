@@ -12,7 +12,6 @@ from support.cli import ok
 from support.once import once
 from support.published import TEXTS, peer, save_published
 from whiten import Encoder
-from whiten_export.corpus import development
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources.describe.checkpoint import resolve
@@ -21,6 +20,7 @@ from whiten_export.writing.client_files import write_tokenizer
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Precision
 from whiten_runtime.inference.tokenizer import Tokenizer
+from whiten_whitening import development
 from whiten_whitening.choosing import Choice
 
 pytestmark = pytest.mark.slow

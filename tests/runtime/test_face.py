@@ -16,7 +16,7 @@ PUBLIC = """
 Agreement AlignmentRecord AsyncEncoder Batcher BatcherCounters BatcherStats BundleError CandidateRecord ChoiceRecord
 Coder Codes Corpus CorpusRecord DataError DeadlineExceededError Drift DriftMonitor EncodeArguments Encoder Export
 FileRecord IntegrityError IsotropyRecord Manifest MissingPackageError Nearest NoVectorError OverloadedError
-ParityError ParityRecord ProgressBar ProviderError QuantizationRecord QueuedArguments Recipe Reporter SettledRecord
+ParityError ParityRecord ProviderError QuantizationRecord QueuedArguments Recipe Reporter
 Source TextError TooLongError UnsafeModelError UsageError VectorWhitener WhitenError Whitening WhiteningRecord
 WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle
 """

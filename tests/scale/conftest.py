@@ -2,6 +2,8 @@
 
 import csv
 import json
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,6 +34,12 @@ def fill(folder: Path) -> Path:
     table = {"id": [f"p{index}" for index in ids], "text": list(texts), "topic": ["film"] * 100}
     pyarrow.parquet.write_table(pyarrow.table(table), folder / "d.parquet", row_group_size=30)
     return folder
+
+
+@pytest.fixture
+def texts_per_shard(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return a function that sets how many texts a shard has at most, in jobs that are planned in this process."""
+    return partial(monkeypatch.setattr, "whiten_scale.plan.PER_SHARD")
 
 
 def part(start: int) -> list[tuple[int, str]]:

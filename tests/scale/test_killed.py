@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet
@@ -13,7 +14,7 @@ import pytest
 
 from support.bundles import contents
 from support.cli import ok
-from support.clusters import EMBED, command_line, descendants
+from support.clusters import EMBED, command_line, descendants, in_shards
 
 MOMENTS = 6
 LONGEST = 4.0
@@ -35,7 +36,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(bundle: Path, source: Path, out: Path, workers: int) -> tuple[object, ...]:
-    return (bundle, "--input", source, "--out", out, "--texts-per-shard", 2000, "--id", "id", "--workers", workers)
+    return (bundle, "--input", source, "--out", out, "--id", "id", "--workers", workers)
 
 
 def newest(driver: int) -> list[int]:
@@ -52,12 +53,15 @@ def whole_files(out: Path) -> int:
 
 
 @pytest.mark.parametrize("victim", ["worker", "driver"])
-def test_kills_lose_nothing(victim: str, tiny_bundle: Path, source: Path, tmp_path: Path) -> None:
+def test_kills_lose_nothing(
+    victim: str, tiny_bundle: Path, source: Path, tmp_path: Path, texts_per_shard: Callable[[int], None]
+) -> None:
+    texts_per_shard(2000)
     moments, out, killed = random.Random(24), tmp_path / "out", 0
     deadline = time.monotonic() + 600
     while killed < MOMENTS:
         assert time.monotonic() < deadline
-        command = command_line(EMBED, *options(tiny_bundle, source, out, 2))
+        command = command_line(in_shards(EMBED, 2000), *options(tiny_bundle, source, out, 2))
         driver = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         until = time.monotonic() + moments.uniform(0.3, LONGEST)
         while time.monotonic() < until and driver.poll() is None:

@@ -1,6 +1,7 @@
 """Test that rows on which onnxruntime fails are named, or left out, by jobs over many files."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -43,9 +44,12 @@ def test_embed_many_names_file_and_row(broken: Path, source: Path, tmp_path: Pat
     assert "--on-error record" in error
 
 
-def test_embed_many_leaves_rows_out(broken: Path, source: Path, tmp_path: Path) -> None:
+def test_embed_many_leaves_rows_out(
+    broken: Path, source: Path, tmp_path: Path, texts_per_shard: Callable[[int], None]
+) -> None:
+    texts_per_shard(200)
     out = tmp_path / "out"
-    arguments = ("--input", source, "--out", out, "--texts-per-shard", 200, "--workers", 1, "--on-error", "record")
+    arguments = ("--input", source, "--out", out, "--workers", 1, "--on-error", "record")
     found = json.loads(ok("embed-many", broken, *arguments, "--json").stdout)
     assert (found["rows"], found["wrong"]) == (300 - 3 + 60, 5)
     wrong = [json.loads(line) for line in (out / "_errors.jsonl").read_text("utf-8").splitlines()]
@@ -89,8 +93,8 @@ def test_coordinate_beyond_float16_is_of_its_row(tiny_bundle: Path, tmp_path: Pa
     assert (found["rows"], found["wrong"]) == (3, 1)
 
 
-def test_fit_many_names_file_and_row(broken: Path, source: Path, tmp_path: Path) -> None:
+def test_a_fit_in_shards_names_file_and_row(broken: Path, source: Path, tmp_path: Path) -> None:
     (source / "b.parquet").unlink()
     out = tmp_path / "fitted.safetensors"
-    error = refused("fit-many", broken, "--corpus", source, "--out", out, "--workers", 1, code=1)
+    error = refused("fit", broken, "--corpus", source, "--out", out, "--workers", 1, code=1)
     assert "error: a.txt: row 78 has no vector (onnxruntime failed: " in error

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 
 from support.cli import ok, python
-from support.clusters import EMBED, descendants, running
+from support.clusters import EMBED, descendants, in_shards, running
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_scale import workers
 from whiten_scale.places import Folder
@@ -27,9 +28,10 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="ne
 
 
 @pytest.fixture
-def work(tiny_bundle: Path, filled: Path, tmp_path: Path) -> Work:
+def work(tiny_bundle: Path, filled: Path, tmp_path: Path, texts_per_shard: Callable[[int], None]) -> Work:
     """The work of a plan of 13 shards."""
-    ok("embed-many", tiny_bundle, "--input", filled, "--texts-per-shard", 50, "--out", tmp_path / "out", "--plan-only")
+    texts_per_shard(50)
+    ok("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out", "--plan-only")
     job = read_job(Folder(str(tmp_path / "out")))
     assert job is not None
     return Work(job=job, bundle=str(tiny_bundle), out=str(tmp_path / "out"), vectors=VectorChoice())
@@ -128,8 +130,10 @@ def test_workers_end_with_their_driver(work: Work, tmp_path: Path, number: int) 
 def test_a_limit_of_file_sizes_ends_a_job_in_one_line(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
     """A full disk gives another word in the same line: tests/runtime/files/test_replacing.py."""
     out = tmp_path / "out"
-    arguments = (tiny_bundle, "--input", filled, "--out", out, "--texts-per-shard", 64, "--workers", 1)
-    done = running(EMBED, *arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000)))
+    arguments = (tiny_bundle, "--input", filled, "--out", out, "--workers", 1)
+    done = running(
+        in_shards(EMBED, 64), *arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
+    )
     assert done.returncode == 1
     message = "part-000000.parquet: cannot be written (File too large); check space and permissions"
     assert done.stderr == f"planning 4 files\nerror: {out}/{message}, or name another --out\n"
@@ -153,7 +157,9 @@ print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc")
-def test_memory_does_not_grow_with_the_corpus(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_corpus(
+    tiny_bundle: Path, tmp_path: Path, texts_per_shard: Callable[[int], None]
+) -> None:
     """One shard of 10,000 or 400,000 texts, whose vectors take 51 MB: windows of 4,096 texts are held.
 
     The peak is VmHWM, as getrusage counts the memory of the process that forked this one too.
@@ -162,7 +168,8 @@ def test_memory_does_not_grow_with_the_corpus(tiny_bundle: Path, tmp_path: Path)
     for count in (10_000, 400_000):
         source, out = tmp_path / f"{count}.txt", tmp_path / f"out{count}"
         source.write_text("".join(f"Text number {number} of many in a long file.\n" for number in range(count)))
-        ok("embed-many", tiny_bundle, "--input", source, "--out", out, "--texts-per-shard", count, "--plan-only")
+        texts_per_shard(count)
+        ok("embed-many", tiny_bundle, "--input", source, "--out", out, "--plan-only")
         peaks.append(int(python(MEMORY, tiny_bundle, out, check=True).stdout) * 1024)
     assert peaks[1] - peaks[0] < 30e6, peaks
 

@@ -16,7 +16,12 @@ from support.once import installed_packages
 HERE = Path(__file__).parents[1] / "scale" / "clusters"
 
 EMBED = "from whiten_scale.commands.embed_many import embed_many as command"
-FIT = "from whiten_scale.commands.fit_many import fit_many as command"
+FIT = "from whiten_scale.commands.fit import fit as command"
+
+
+def in_shards(code: str, texts: int) -> str:
+    """Return code that imports a command, with another largest number of texts of a shard in the jobs that it plans."""
+    return f"from whiten_scale import plan; plan.PER_SHARD = {texts}; {code}"
 
 
 def packages(name: str) -> Path:

@@ -1,23 +1,22 @@
-"""Choose the whitening for `--whitening auto`, and tell when it has settled."""
+"""Choose the whitening for `--whitening auto`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from whiten_runtime.bundle.records import CandidateRecord
 from whiten_runtime.errors import UsageError
 from whiten_whitening.isotropy import iso_score
 from whiten_whitening.judged import Judged
 from whiten_whitening.maps import ADVISED_RATIO, WARNED_RATIO, Shrinkage, WhiteningMap, WhiteningSpec, whitened
-from whiten_whitening.moments import Float64Array, Keys, Moments, eigh, oas
-from whiten_whitening.similarity import cosines, spearman, unit
+from whiten_whitening.moments import Float64Array, Moments, oas
+from whiten_whitening.similarity import cosines, spearman
 
 SOFT_WEIGHT = 0.5
-"""Weight of the shrinkage of a soft whitening, unless another was asked for or is likelier.
+"""Weight of the shrinkage of a soft whitening, unless another was asked for.
 
 Soft-ZCA (Diera et al., 2024) with ε = α / (1 - α) times the mean eigenvalue. Measured on the untuned layers of
 all-MiniLM-L6-v2: better than full whitening with every corpus, and as good as any weight from 0.3 to 0.7;
@@ -56,21 +55,11 @@ TUNED = Choice(None, "the model was trained for similarity, which whitening undo
 """No whitening, for the top layer of a checkpoint that was fine-tuned for similarity."""
 
 
-def soft_weight(moments: Moments, kinds: Mapping[str, Moments] | None) -> float:
-    """Return the weight of the shrinkage of a soft whitening: the likeliest for kinds of text, if these are given.
-
-    Vectors without spread have the usual one: none is likelier.
-    """
-    spread = moments.n >= 2 and float(np.trace(moments.scatter)) > 0
-    return likeliest_weight(moments, kinds) if kinds is not None and spread else SOFT_WEIGHT
-
-
 def choose_by_rules(
     moments: Moments,
     dimension: int | None,
     asked: Shrinkage = "none",
     tuned: bool = False,
-    softness: float = SOFT_WEIGHT,
     other_layers_tuned: bool = False,
 ) -> Choice:
     """Choose by what is known without labels: training, spectrum, and number of vectors per dimension."""
@@ -85,7 +74,7 @@ def choose_by_rules(
         return Choice(WhiteningSpec("pca", dimension, 0.0), "the vectors are nearly even without it")
     if asked not in ("none", 0):
         return Choice(WhiteningSpec("pca", dimension, 1.0, asked), "the shrinkage that was asked for")
-    weight = softness
+    weight = SOFT_WEIGHT
     few = moments.n < WARNED_RATIO * width
     if few:
         weight = max(weight, round(oas(moments), 2))
@@ -206,88 +195,3 @@ def _kind(spec: WhiteningSpec) -> Kind:
     if spec.beta < 1:
         return "partial"
     return "full" if spec.shrinkage in ("none", 0) else "soft"
-
-
-WEIGHTS = (0.3, 0.5, 0.7)
-"""Weights of the shrinkage that are tried."""
-
-_FLOOR = 1e-6
-"""Smallest variance of the normal distribution, relative to the largest."""
-
-
-def likeliest_weight(moments: Moments, kinds: Mapping[str, Moments], weights: Sequence[float] = WEIGHTS) -> float:
-    """Return the weight of the shrinkage under which vectors of all kinds are likeliest.
-
-    The likelihood is that of a normal distribution with the corpus's mean and its covariance, shrunk; each kind counts
-    the same.
-    """
-    eigenvalues, basis = eigh(moments.covariance)
-    squares = [_squares(moments, other, basis) for other in kinds.values()]
-    scores = []
-    for weight in weights:
-        shrunk = (1 - weight) * eigenvalues + weight * eigenvalues.mean()
-        variances = np.maximum(shrunk, _FLOOR * shrunk.max())
-        log = float(np.log(variances).sum())
-        scores.append(float(np.mean([-(log + float((square / variances).sum())) / 2 for square in squares])))
-    return weights[int(np.argmax(scores))]
-
-
-def _squares(corpus: Moments, kind: Moments, basis: Float64Array) -> Float64Array:
-    """Return the mean square of a kind's vectors along each direction, about the corpus's mean, [d]."""
-    shift = (kind.mean - corpus.mean) @ basis
-    return np.asarray(np.einsum("dk,de,ek->k", basis, kind.scatter / kind.n, basis, optimize=True) + np.square(shift))
-
-
-SETTLED = 0.019
-"""Root mean square difference of cosines under the maps of two halves below which the map of all has settled.
-
-Errors of two halves are independent, and the map of all has half their difference: cosines within 0.0095 of those that
-any number of sentences would give. Measured with all-MiniLM-L6-v2 on the built-in corpus, soft whitening, single layers
-and pairs, and 768 and 1,152 dimensions (layers 1 beside 5, 0 beside 3 beside 6): 0.0166 to 0.0181 with 4,161 of 15,600
-sentences; STS-B, SICK-R and STS12 then differ from those of the whole corpus by -0.20 to +0.26 points, and by 0.11 on
-average. A full whitening of 384 dimensions is at 0.020 with 11,441.
-"""
-
-COMPARED = 512
-"""Number of vectors whose cosines are compared, of all pairs: 130,816."""
-
-
-@dataclass(frozen=True)
-class Halves:
-    """Moments of two random halves of vectors, and vectors of neither."""
-
-    moments: tuple[Moments, Moments]  # moments of either half
-    others: Float64Array  # vectors to compare maps on, float64 [m, d], the first `COMPARED`
-
-    @classmethod
-    def empty(cls, width: int) -> "Halves":
-        """Return halves of no vectors of `width` coordinates."""
-        return cls((Moments.empty(width), Moments.empty(width)), np.empty((0, width)))
-
-    def add(self, keys: Keys, vectors: NDArray[np.float32]) -> "Halves":
-        """Return the halves with more vectors, float32 [n, d]; the lowest bit of a key, a hash, says which half."""
-        missing = COMPARED - len(self.others)
-        others = np.concatenate([self.others, vectors[:missing].astype(np.float64)])
-        odd, rest = keys[missing:] & np.uint64(1) == 1, vectors[missing:]
-        first, second = self.moments
-        return Halves((first.merge(Moments.of(rest[~odd])), second.merge(Moments.of(rest[odd]))), others)
-
-
-def enough_to_tell(n: int, width: int) -> bool:
-    """Return whether n vectors of `width` coordinates can be halved, and are not so few that the map is rough."""
-    return n >= max(WARNED_RATIO * width, 4 * COMPARED)
-
-
-def movement(maps: tuple[WhiteningMap, WhiteningMap], vectors: Float64Array) -> float:
-    """Return the root mean square difference between cosines of all pairs of vectors, [m, d], under two maps.
-
-    It does not depend on how either map is rotated.
-    """
-    mapped = (unit(whitened(vectors, fitted)) for fitted in maps)
-    one, other = ((rows @ rows.T)[np.triu_indices(len(rows), 1)] for rows in mapped)
-    return float(np.sqrt(np.square(one - other).mean()))
-
-
-def vectors_needed(n: int, moved: float) -> int:
-    """Return how many vectors will probably settle a map that n vectors move so much: the square falls as 1 / n."""
-    return round(n * max(1.0, (moved / SETTLED) ** 2))

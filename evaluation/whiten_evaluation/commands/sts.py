@@ -171,7 +171,7 @@ def codes(data: Path, tasks: str | None, sizes: tuple[int, ...], run: Run) -> No
         if read_manifest(bundle.path).whitening is None:
             run.reporter.warn(
                 f"{bundle.path}: has no whitening and stores no moments, so only kinds that need none are scored; "
-                "whiten refit BUNDLE --corpus FILE --whitening pca --beta 0 --out OTHER stores them"
+                "whiten refit BUNDLE --corpus FILE --whitening centre --out OTHER stores them"
             )
         scores = score_codes(bundle.path, benchmark, bundle.embed(whitening), sizes)
         scored.append({"bundle": bundle.name, "codes": scores})

@@ -55,7 +55,6 @@ _POOLINGS = tuple(pooling for pooling in get_args(PoolingMode) if pooling != "si
     help=f"Pooling of the tokens. One of {', '.join(_POOLINGS)}. Repeatable. [default: mean, cls]",
 )
 @option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the checkpoint's]")
-@option("--revision", metavar="NAME", help="Branch, tag or commit on the hub.")
 @option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")
 @heading("Output")
 @option(

@@ -39,7 +39,6 @@ class SweepPlan:
     poolings: tuple[Pooling, ...] = ("mean", "cls")
     max_length: int | None = None
     options: SessionOptions = field(default_factory=SessionOptions)
-    revision: str | None = None
     trust_remote_code: bool = False
 
 
@@ -47,7 +46,7 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
     """Score combinations of a model's layers on similarity tasks, and single layers and pairs in search."""
     seconds: dict[str, float] = {}
     report.stage(f"finding {plan.model}")
-    checkpoint = resolve(plan.model, plan.revision, plan.trust_remote_code)
+    checkpoint = resolve(plan.model, plan.trust_remote_code)
     if checkpoint.kind == "words":
         raise UsageError(f"'{plan.model}' is word vectors, which have one layer; nothing to sweep over")
     model = open_model(checkpoint, plan.trust_remote_code)

@@ -1,1 +1,1 @@
-"""Commands that write bundles: `whiten export`, `fit`, `merge`, `refit` and `models`."""
+"""Commands that write bundles: `whiten export`, `refit` and `models`."""

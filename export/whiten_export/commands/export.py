@@ -8,7 +8,7 @@ import click
 
 from whiten_export.commands import shared
 from whiten_export.graph.poolings import POOLINGS
-from whiten_export.pipeline.recipe import Recipe
+from whiten_export.pipeline.recipe import WHITENINGS, Recipe, named_spec
 from whiten_export.sources.layers import parse_numbers
 from whiten_runtime.bundle.records import Precision, Target
 from whiten_runtime.commands import console
@@ -16,10 +16,10 @@ from whiten_runtime.commands.console import ConsoleReporter, json_option, one_li
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
-from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
+from whiten_whitening.maps import Method, parse_shrinkage
 
 _FOR_VECTORS = {
-    *("model", "from_vectors", "whitening", "dim", "column", "beta", "shrinkage", "normalize"),
+    *("model", "from_vectors", "whitening", "dim", "column", "shrinkage", "normalize"),
     *("out", "force", "as_json", "quiet"),
 }
 
@@ -47,7 +47,6 @@ _FOR_VECTORS = {
     ". Several joined by + are concatenated. The default is the model's own, else mean.",
 )
 @option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the model's]")
-@option("--revision", metavar="NAME", help="Branch, tag or commit on the hub.")
 @option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")
 @option("--device", metavar="NAME", default="cpu", show_default=True, help="Where to compute, such as cpu or cuda.")
 @option(
@@ -61,12 +60,6 @@ _FOR_VECTORS = {
     help="Dimensions that the model's vectors may be cut to. For a model trained with Matryoshka loss that the "
     "catalogue does not know, exported without a whitening.",
 )
-@option("--max-words", type=int, metavar="N", help="Of a file of word vectors, keep the first N words.")
-@option(
-    "--frequencies",
-    metavar="FILE",
-    help='Words and their counts for the pooling sif. Lines of "word count". [default: by rank]',
-)
 @option(
     "--from-vectors",
     type=click.Path(path_type=Path),
@@ -76,11 +69,11 @@ _FOR_VECTORS = {
 @heading("Whitening")
 @option(
     "--whitening",
-    type=click.Choice([*get_args(Method), "auto", "none"]),
+    type=click.Choice([*WHITENINGS, "auto", "none"]),
     metavar="METHOD",
-    help=f"Last step of the graph: {', '.join(get_args(Method))}, auto or none. auto chooses by measuring, and says "
-    "why. The default is auto; none for an embedding model, if you name neither layers nor an option of the whitening; "
-    "pca with --beta or --shrinkage.",
+    help=f"Last step of the graph: {', '.join(get_args(Method))}, {shared.WEAKER}, auto or none. auto chooses by "
+    "measuring, and says why. The default is auto; none for an embedding model, if you name neither layers nor an "
+    "option of the whitening; pca with --shrinkage.",
 )
 @shared.dim_option
 @option(
@@ -95,18 +88,7 @@ _FOR_VECTORS = {
     metavar="COLUMN",
     help="Column or key of the sentence in --corpus. With --from-vectors, that of the vector.",
 )
-@option(
-    "--max-sentences",
-    type=int,
-    metavar="N",
-    help="Use N sentences, spread over the corpus. Without it, as many as are needed.",
-)
-@option(
-    "--all-sentences",
-    is_flag=True,
-    help="Use all sentences of the corpus, even if fewer are enough.",
-)
-@shared.beta_option
+@shared.max_sentences_option
 @shared.shrinkage_option
 @shared.dev_option
 @option(
@@ -161,7 +143,6 @@ def export(
     matryoshka: str | None,
     whitening: str | None,
     dim: int | None,
-    beta: float,
     shrinkage: str,
     corpus: tuple[str, ...],
     column: str | None,
@@ -177,13 +158,14 @@ def export(
     graph computes what the model computes.
 
     MODEL is a name of the catalogue (see `whiten models`), a directory written by save_pretrained, by optimum-cli
-    export onnx or by peft (a LoRA adapter), a file of word vectors in GloVe's text format, or a hub id.
+    export onnx or by peft (a LoRA adapter), a file of word vectors in GloVe's text format, or a hub id, ORG/NAME or
+    ORG/NAME@REVISION.
     """
     started = time.monotonic()
     reporter = ConsoleReporter()
     if from_vectors is not None:
         _refuse_for_vectors()
-        spec = WhiteningSpec(whitening or "pca", dim, beta, parse_shrinkage(shrinkage))  # type: ignore[arg-type]
+        spec = named_spec(whitening or "pca", dim, parse_shrinkage(shrinkage))  # type: ignore[arg-type]
         with needing("export"):
             from whiten_export.pipeline.export_vectors import export_vectors
         result = export_vectors(
@@ -205,7 +187,6 @@ def export(
             matryoshka=None if matryoshka is None else parse_numbers("matryoshka", matryoshka, "256,128"),
             whitening=None if whitening == "none" else whitening or "default",  # type: ignore[arg-type]
             dim=dim,
-            beta=beta,
             shrinkage=parse_shrinkage(shrinkage),
             corpus=corpus or None,
             column=column,

@@ -5,6 +5,9 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
+from whiten_export.pipeline.recipe import SENTENCES_PER_DIMENSION
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import GATES, Gate
 from whiten_runtime.bundle.records import ParityRecord, WhiteningRecord
@@ -16,14 +19,30 @@ if TYPE_CHECKING:
     from whiten_export.writing.client_files import Export
 
 dim_option = option(
-    "--dim", type=int, metavar="K", help="Keep the K leading dimensions. For pca, pca-cor and auto. [default: all]"
+    "--dim",
+    type=int,
+    metavar="K",
+    help="Keep the K leading dimensions. Not for zca, zca-cor and cholesky. [default: all]",
 )
-beta_option = option(
-    "--beta",
-    type=float,
-    default=1.0,
-    metavar="B",
-    help="Strength: 1 whitens, 0 only centres. [default: chosen by auto; 1 with a method]",
+WEAKER = "centre (only centres), partial (half the exponent of pca)"
+"""Whitenings of `--whitening` that do less than the methods, for the help."""
+
+
+def _parse_sentences(context: click.Context, parameter: click.Parameter, text: str | None) -> int | str | None:
+    """Return the number of sentences, or "all"."""
+    if text is None or text == "all":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise click.BadParameter(f"'{text}'; wanted a whole number, or all") from None
+
+
+max_sentences_option = option(
+    "--max-sentences",
+    callback=_parse_sentences,
+    metavar="N|all",
+    help=f"Use N sentences, spread over the corpus, or all. [default: {SENTENCES_PER_DIMENSION} for each dimension]",
 )
 shrinkage_option = option(
     "--shrinkage",
@@ -95,7 +114,8 @@ def _gained(whitening: WhiteningRecord, of_texts: bool) -> str:
     if not measures:
         return ""
     scores = ", ".join(f"{name} {_rounded(before)} -> {_rounded(after)}" for name, (before, after) in measures)
-    of = "" if whitening.settled is None else f" of {whitening.settled.available:,}"
+    available = sum(record.available or record.sentences for record in whitening.corpus)
+    of = f" of {available:,}" if available > whitening.n_samples else ""
     return f"{scores}, on {whitening.n_samples:,}{of} {'sentences' if of_texts else 'vectors'}"
 
 

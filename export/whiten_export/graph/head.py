@@ -170,8 +170,8 @@ def set_head(model: ir.Model, affine: Affine | None, normalize: bool) -> None:
     """Append the head to the vector before whitening; an earlier head is replaced.
 
     The graph then has `sentence_embedding` [batch_size, k]. Unless it takes vectors, it also has `last_hidden_state`
-    [batch_size, 1, k], the same vector, for programs that pool tokens themselves; and with a whitening,
-    `unwhitened_embedding` [batch_size, d].
+    [batch_size, 1, k], the same vector, for programs that pool tokens themselves. With a whitening or
+    a normalisation, it also has `unwhitened_embedding` [batch_size, d].
     """
     unwhitened = unwhitened_value(model)
     assert unwhitened.shape is not None
@@ -195,7 +195,7 @@ def set_head(model: ir.Model, affine: Affine | None, normalize: bool) -> None:
     describe(finished, OUTPUT, "batch_size", dimension)
     tokens = builder.op("Unsqueeze", finished, builder.integers(1))
     describe(tokens, TOKENS_OUTPUT, "batch_size", 1, dimension)
-    builder.close(finished, tokens, *([unwhitened] if affine is not None else []))
+    builder.close(finished, tokens, *([unwhitened] if affine is not None or normalize else []))
 
 
 def unwhitened_value(model: ir.Model) -> ir.Value:

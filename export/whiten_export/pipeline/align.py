@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 
-from whiten_export.corpus.statistics import Origin, Statistics
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.manifest import NESTED_METHODS, Manifest
 from whiten_runtime.bundle.records import AlignmentRecord
@@ -15,6 +14,7 @@ from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.alignment import align, fidelity
 from whiten_whitening.maps import StoredMap, WhiteningMap, WhiteningSpec, read_map
+from whiten_whitening.statistics import Origin, Statistics
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from whiten_export.corpus.development import Development, check_searched, read_development
 from whiten_export.pipeline.align import Aligned, open_aligned
 from whiten_export.pipeline.recipe import Recipe, bundle_name
 from whiten_export.sources.describe.checkpoint import resolve
@@ -19,9 +18,10 @@ from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import TUNED
+from whiten_whitening.development import Development, check_searched, read_development
 from whiten_whitening.maps import check_for_sif, check_sample_count
 
-_FOR_FITTING = ("corpus", "column", "max_sentences", "all_sentences", "shrinkage")
+_FOR_FITTING = ("corpus", "column", "max_sentences", "shrinkage")
 """Choices that mean nothing where no whitening is fitted."""
 
 
@@ -31,7 +31,7 @@ class Fit:
 
     recipe: Recipe  # the choices, complete; its whitening is a method or "auto", or None for a sif without whitening
     corpus: Corpus  # sentences to fit on
-    sentences: int  # number of sentences of the corpus
+    sentences: int  # number of sentences to fit on
     development: Development | None = None  # pairs with scores, or collections, by which "auto" chooses
     aligned_to: Aligned | None = None  # bundle whose stored vectors are to stay usable
 
@@ -44,29 +44,17 @@ def is_tuned(source: Source, layers: tuple[int, ...]) -> bool:
 def open_source(recipe: Recipe, report: Reporter) -> TokenModel:
     """Find the model of a recipe, and read everything about it but its weights."""
     report.stage(f"reading {recipe.model}")
-    checkpoint = resolve(recipe.model, recipe.revision, recipe.trust_remote_code, recipe.route)
+    checkpoint = resolve(recipe.model, recipe.trust_remote_code, recipe.route)
     pooling = recipe.pooling or checkpoint.pooling
     if pooling == "sif":
         check_for_sif(recipe.shrinkage)
-    (_check_words if checkpoint.kind == "words" else _check_network)(recipe, pooling)
+    if checkpoint.kind == "words" and pooling not in ("mean", "sif"):
+        raise UsageError(f"pooling {pooling} is not for word vectors; wanted mean or sif")
+    if checkpoint.kind != "words" and pooling == "sif":
+        raise UsageError(f"pooling sif weighs words by their frequency; '{recipe.model}' is not a file of word vectors")
     if "pooler" in pooling_modes(pooling) and checkpoint.kind != "transformers":
         raise UsageError(f"pooling pooler needs the network's own pooler, which '{recipe.model}' does not have")
-    return open_model(checkpoint, recipe.trust_remote_code, recipe.device, recipe.max_words, recipe.frequencies, report)
-
-
-def _check_words(recipe: Recipe, pooling: str) -> None:
-    if pooling not in ("mean", "sif"):
-        raise UsageError(f"pooling {pooling} is not for word vectors; wanted mean or sif")
-    if recipe.frequencies is not None and pooling != "sif":
-        raise UsageError("frequencies are for --pooling sif; leave one out or add the other")
-
-
-def _check_network(recipe: Recipe, pooling: str) -> None:
-    if pooling == "sif":
-        raise UsageError(f"pooling sif weighs words by their frequency; '{recipe.model}' is not a file of word vectors")
-    for name in ("max_words", "frequencies"):
-        if getattr(recipe, name) is not None:
-            raise UsageError(f"{name.replace('_', '-')} is for a file of word vectors, which '{recipe.model}' is not")
+    return open_model(checkpoint, recipe.trust_remote_code, recipe.device, report)
 
 
 def complete(recipe: Recipe, source: TokenModel) -> Recipe:
@@ -120,7 +108,10 @@ def apply(recipe: Recipe, source: TokenModel, report: Reporter) -> tuple[Manifes
         manifest = msgspec.structs.replace(manifest, choice=ChoiceRecord(why=TUNED.why))
     if left := _left_out(recipe, source, manifest):
         report.stage(f"left out, as made for the model's own layer and pooling: {', '.join(left)}")
-    fit = _fit(recipe, development, aligned_to)
+    fit = None
+    if recipe.fits:
+        corpus = recipe.corpus_for(manifest.unwhitened_width)
+        fit = Fit(recipe, corpus, corpus.count(), development, aligned_to)
     _check_matryoshka(recipe, source, manifest, fit)
     if fit is not None and (spec := fit.recipe.spec) is not None:
         check_sample_count(fit.sentences, manifest.unwhitened_width, spec)
@@ -198,13 +189,6 @@ def _left_out(recipe: Recipe, source: TokenModel, manifest: Manifest) -> list[st
         return []
     scaled = recipe.whitening is not None or manifest.normalize
     return [*map(str, own.modules), *(["Normalize"] if own.normalize and not scaled else [])]
-
-
-def _fit(recipe: Recipe, development: Development | None, aligned_to: Aligned | None) -> Fit | None:
-    if not recipe.fits:
-        return None
-    corpus = Corpus(recipe.sources, recipe.column, recipe.max_sentences)
-    return Fit(recipe, corpus, corpus.count(), development, aligned_to)
 
 
 def _check_matryoshka(recipe: Recipe, source: TokenModel, manifest: Manifest, fit: Fit | None) -> None:

@@ -1,21 +1,12 @@
 """Fit the whitening of an export: what was asked for, or what suits the corpus."""
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 import tokenizers
 
-from whiten_export.corpus.development import choice_record, chooser
-from whiten_export.corpus.statistics import (
-    Statistics,
-    fit,
-    fit_corpus,
-    fit_until_settled,
-    kind_moments,
-)
 from whiten_export.pipeline.align import Aligned, align_with
-from whiten_export.pipeline.apply import Fit, is_tuned
+from whiten_export.pipeline.apply import is_tuned
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.pipeline.tools import Tools
 from whiten_export.pipeline.whitening_record import with_whitening
@@ -23,11 +14,12 @@ from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
-from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.choosing import Choice, choose_by_rules, soft_weight
+from whiten_whitening.choosing import Choice, choose_by_rules
+from whiten_whitening.development import choice_record, choose_by_development
 from whiten_whitening.maps import ADVISED_RATIO, WhiteningMap
 from whiten_whitening.moments import Moments
+from whiten_whitening.statistics import Statistics, fit, fit_corpus
 
 _LAST_LATIN = "\u024f"
 """Last letter of the block Latin Extended-B."""
@@ -41,26 +33,23 @@ def fit_whitening(manifest: Manifest, graph: Path, tools: Tools) -> tuple[Manife
     if (fit_for := tools.fit) is None:
         return manifest, None
     recipe, report, sif = fit_for.recipe, tools.report, manifest.pooling == "sif"
-    whole = recipe.all_sentences or recipe.max_sentences is not None
-    report.stage(f"fitting on {fit_for.sentences:,} sentences{'' if whole else ' at most'}")
+    report.stage(f"fitting on {fit_for.sentences:,} sentences")
     if BUILTIN_CORPUS in recipe.sources and is_multilingual(tools.source.tokenizer.json):
         report.stage(
             f"{BUILTIN_CORPUS} is English, but the model knows other scripts: add --corpus FILE in your languages"
         )
-    choice = None
+    choice, spec, development = None, recipe.spec, fit_for.development
     with tools.embedder(manifest, graph, UNWHITENED_OUTPUT) as embedder:
-        choose = _chooser(manifest, fit_for, embedder, report) if recipe.whitening == "auto" else None
-        with report.bar("sentences", fit_for.sentences) as bar:
-            if recipe.all_sentences:
-                statistics = fit_corpus(fit_for.corpus, embedder, bar)
-            else:
-                spec_of = (lambda moments: choose(moments).spec) if choose else lambda moments: recipe.spec
-                statistics = fit_until_settled(fit_for.corpus, embedder, spec_of, sif, bar)
-    spec = recipe.spec
-    if choose:
-        choice = choose(statistics.moments)
+        with report.bar("sentences", fit_for.sentences) as advance:
+            statistics = fit_corpus(fit_for.corpus, embedder, advance)
+        if development is not None:
+            chosen = development, statistics.moments, recipe.dim, recipe.shrinkage
+            choice = choose_by_development(*chosen, manifest, bool(recipe.normalize), embedder, report)
+        elif recipe.whitening == "auto":
+            choice = by_rules(statistics.moments, recipe, manifest)
+    if choice is not None:
         spec = choice.spec
-        manifest = msgspec.structs.replace(manifest, choice=choice_record(choice, fit_for.development))
+        manifest = msgspec.structs.replace(manifest, choice=choice_record(choice, development))
     fitted = fit(statistics.moments, spec, sif)
     if fitted is None:
         if fit_for.aligned_to is not None:
@@ -86,9 +75,9 @@ def finish_map(
 
 
 def warn_of_few(fitted: WhiteningMap, statistics: Statistics, report: Reporter) -> None:
-    """Warn of a corpus that is smaller than advised for a map that whitens, unless its fit stopped before the end."""
+    """Warn of fewer sentences than advised for a map that whitens."""
     n, width = statistics.moments.n, len(fitted.mean)
-    if fitted.spec is None or not fitted.spec.beta or statistics.settled is not None or n >= ADVISED_RATIO * width:
+    if fitted.spec is None or not fitted.spec.beta or n >= ADVISED_RATIO * width:
         return
     if any(source.name == BUILTIN_CORPUS for source in statistics.corpus):
         better = "give more of them"
@@ -106,29 +95,13 @@ def warn_of_rank(fitted: WhiteningMap, report: Reporter) -> None:
         report.warn(f"only {fitted.rank} of {dimension} dimensions carry something; the others come out near 0")
 
 
-def _chooser(manifest: Manifest, fit_for: Fit, embedder: Embedder, report: Reporter) -> Callable[[Moments], Choice]:
-    """Return the function that chooses a whitening for moments."""
-    recipe, development = fit_for.recipe, fit_for.development
-    if development is None:
-        kinds = None if BUILTIN_CORPUS in recipe.sources else kind_moments(embedder)
-        return lambda moments: _choose_by_kinds(moments, recipe, manifest, kinds)
-    return chooser(development, manifest, bool(recipe.normalize), embedder, recipe.dim, recipe.shrinkage, report)
-
-
-def _choose_by_kinds(
-    moments: Moments, recipe: Recipe, manifest: Manifest, kinds: Mapping[str, Moments] | None
-) -> Choice:
-    weight = soft_weight(moments, kinds)
+def by_rules(moments: Moments, recipe: Recipe, manifest: Manifest) -> Choice:
+    """Choose what was left open about the whitening of a draft's vectors."""
     if manifest.pooling == "sif":  # what is left to whiten
         moments = moments.without_components(moments.common_components(1))
-    return by_rules(moments, recipe, manifest, weight)
-
-
-def by_rules(moments: Moments, recipe: Recipe, manifest: Manifest, weight: float) -> Choice:
-    """Choose what was left open about the whitening of a draft's vectors."""
     tuned = is_tuned(manifest.source, manifest.layers)
     other_layers_tuned = manifest.source.sentence_similarity and not tuned
-    return choose_by_rules(moments, recipe.dim, recipe.shrinkage, tuned, weight, other_layers_tuned)
+    return choose_by_rules(moments, recipe.dim, recipe.shrinkage, tuned, other_layers_tuned)
 
 
 def is_multilingual(tokenizer_json: str) -> bool:

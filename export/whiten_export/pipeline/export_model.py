@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from whiten_export.corpus.statistics import embed_float64
 from whiten_export.graph.builder import reopen_graph, save_graph
 from whiten_export.graph.float16 import halve_network, halve_weights
 from whiten_export.graph.fold_positions import fold_positions
@@ -39,6 +38,7 @@ from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WhiteningMap
 from whiten_whitening.moments import Float64Array
+from whiten_whitening.statistics import embed_float64
 
 CALIBRATION_SENTENCES = 192
 """Number of sentences on which the ranges of int8 are measured."""

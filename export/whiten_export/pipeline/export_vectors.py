@@ -81,8 +81,9 @@ def export_vectors(
 
 
 def _bundle_name(name: str, spec: WhiteningSpec, normalize: bool) -> str:
-    parts = [name.replace("/", "-"), "vectors"]
-    parts += whitening_name(spec.method, spec.dimension, spec.beta, spec.shrinkage, "pca")
+    strength = "centre" if spec.beta == 0 else "partial" if spec.beta < 1 else "pca"
+    whitening = strength if spec.method == "pca" else spec.method
+    parts = [name.replace("/", "-"), "vectors", *whitening_name(whitening, spec.dimension, spec.shrinkage, "pca")]
     parts += ["norm"] if normalize else []
     return "-".join(parts)
 

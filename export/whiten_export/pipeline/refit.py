@@ -1,23 +1,11 @@
 """Give a bundle another whitening without PyTorch: its graph computes the vectors, and only the head is replaced."""
 
-from collections.abc import Callable, Mapping
-from functools import cache, partial
+from collections.abc import Sequence
+from functools import partial, reduce
 from pathlib import Path
 
 import msgspec
 
-from whiten_export.corpus.development import check_searched, choice_record, chooser, read_development
-from whiten_export.corpus.statistics import (
-    Origin,
-    SpecOf,
-    Statistics,
-    fit,
-    fit_corpus,
-    fit_until_settled,
-    kind_moments,
-    load_statistics,
-    save_statistics,
-)
 from whiten_export.graph.builder import save_graph
 from whiten_export.graph.head import set_head
 from whiten_export.pipeline.align import align_refit
@@ -25,7 +13,7 @@ from whiten_export.pipeline.choose_whitening import by_rules, finish_map
 from whiten_export.pipeline.prove import parity_record, seal, versions
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.gate import Expected, check_bundle
-from whiten_export.sources.load.bundle import StoredBundle, check_takes_texts, load_unwhitened
+from whiten_export.sources.load.bundle import StoredBundle
 from whiten_export.writing.client_files import (
     CONFIG_FILE,
     POOLING_FILE,
@@ -45,105 +33,72 @@ from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.records import ChoiceRecord, ParityRecord
 from whiten_runtime.errors import ParityError, UsageError
-from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
-from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.hub.uploading import CARD_FILE
+from whiten_runtime.inference.loading import load_unwhitened
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.choosing import Choice, soft_weight
+from whiten_whitening.development import (
+    check_searched,
+    choice_record,
+    choose_by_development,
+    read_development,
+)
 from whiten_whitening.maps import WhiteningSpec, check_sample_count
-from whiten_whitening.moments import Moments
+from whiten_whitening.statistics import (
+    Origin,
+    Statistics,
+    check_takes_texts,
+    fit,
+    fit_statistics,
+    load_statistics,
+)
 
 _REPLACED = frozenset({MODEL_FILE, EXTERNAL_DATA_FILE, WHITENING_FILE, PROBE_VECTORS_FILE, CARD_FILE})
 
 
-def fit_statistics(
-    path: str | Path,
-    corpus: Corpus,
-    out: Path | None = None,
-    options: SessionOptions | None = None,
-    reporter: Reporter | None = None,
-    spec_of: SpecOf | None = None,
-) -> Statistics:
-    """Return the statistics of a corpus's vectors before whitening, computed by a bundle's graph; write them to `out`.
-
-    With `spec_of`, which decides on the whitening, the fit stops where more sentences would not move the map, unless
-    the corpus has a limit.
-    """
-    report = reporter or Reporter()
-    path = locate_bundle(path)
-    manifest = read_manifest(path)
-    check_takes_texts(path, manifest)
-    sentences = corpus.count()
-    whole = spec_of is None or corpus.limited
-    report.stage(f"fitting on {sentences:,} sentences{'' if whole else ' at most'}")
-    with load_unwhitened(path, options) as embedder, report.bar("sentences", sentences) as bar:
-        if spec_of is None:
-            statistics = fit_corpus(corpus, embedder, bar)
-        else:
-            statistics = fit_until_settled(corpus, embedder, spec_of, manifest.pooling == "sif", bar)
-    statistics = statistics.fitted_at(manifest.precision)
-    if out is not None:
-        save_statistics(out, statistics, Origin.of(manifest))
-    return statistics
-
-
 def fit_or_load_statistics(
-    path: Path, recipe: Recipe, stats: Path | None, options: SessionOptions, reporter: Reporter
+    path: Path, recipe: Recipe, stats: Sequence[Path], options: SessionOptions, reporter: Reporter
 ) -> tuple[Statistics, WhiteningSpec, ChoiceRecord | None]:
-    """Fit statistics of the corpus, or read those of a file, and choose what was left open about the whitening.
+    """Fit statistics of the corpus, or read those of files, and choose what was left open about the whitening.
 
     Returns the statistics, the whitening that suits them, and its reason where it was left to a rule.
     """
     manifest = read_manifest(path)
-
     development = None if recipe.dev is None else read_development(Path(recipe.dev), reporter)
     check_searched(development, manifest, manifest.normalize)
-
-    @cache
-    def chosen_by() -> Callable[[Moments], Choice]:
-        assert development is not None
-        with load_unwhitened(path, options) as embedder:
-            chosen = recipe.dim, recipe.shrinkage, reporter
-            return chooser(development, manifest, manifest.normalize, embedder, *chosen, required=True)
-
-    @cache
-    def kinds() -> Mapping[str, Moments] | None:
-        if stats is not None or BUILTIN_CORPUS in recipe.sources:
-            return None
-        with load_unwhitened(path, options) as embedder:
-            return kind_moments(embedder)
-
-    def choose(moments: Moments) -> Choice:
-        if development is not None:
-            return chosen_by()(moments)
-        return by_rules(moments, recipe, manifest, soft_weight(moments, kinds()))
-
-    if stats is not None:
+    if stats:
         statistics = load_fitting(stats, manifest, reporter)
     else:
-        spec_of = None if recipe.all_sentences else lambda moments: recipe.spec or choose(moments).spec
-        corpus = Corpus(recipe.sources, recipe.column, recipe.max_sentences)
-        statistics = fit_statistics(path, corpus, None, options, reporter, spec_of=spec_of)
+        corpus = recipe.corpus_for(manifest.unwhitened_width)
+        statistics = fit_statistics(path, corpus, None, options, reporter)
     if recipe.spec is not None:
         return statistics, recipe.spec, None
-    choice = choose(statistics.moments)
+    if development is None:
+        choice = by_rules(statistics.moments, recipe, manifest)
+    else:
+        chosen = development, statistics.moments, recipe.dim, recipe.shrinkage
+        with load_unwhitened(path, options) as embedder:
+            choice = choose_by_development(*chosen, manifest, manifest.normalize, embedder, reporter, required=True)
     assert choice.spec is not None  # a refit always has a map
     return statistics, choice.spec, choice_record(choice, development)
 
 
-def load_fitting(path: Path, manifest: Manifest, reporter: Reporter) -> Statistics:
-    """Read finished statistics of the same model as a bundle's, of any precision."""
-    check_takes_texts(path, manifest)
-    statistics, origin = load_statistics(path)
-    if difference := origin.difference(Origin.of(manifest)):
-        raise UsageError(f"{path}: is not of this bundle's model ({difference}); fit it with whiten fit")
-    if origin.precision != manifest.precision:
+def load_fitting(paths: Sequence[Path], manifest: Manifest, reporter: Reporter) -> Statistics:
+    """Read finished statistics of the same model as a bundle's, of any precision, and merge them in order."""
+    check_takes_texts(manifest.name, manifest)
+    every, precisions = list[Statistics](), set[str]()
+    for path in paths:
+        statistics, origin = load_statistics(path)
+        if difference := origin.difference(Origin.of(manifest)):
+            raise UsageError(f"{path}: is not of this bundle's model ({difference}); fit it with whiten fit")
+        every.append(statistics)
+        precisions.add(origin.precision)
+    if others := sorted(precisions - {manifest.precision}):
         reporter.warn(
-            f"the statistics are of {origin.precision} vectors: this bundle's can be compared with those, but their "
-            "means differ a little, which whiten drift will see"
+            f"the statistics are of {' and '.join(others)} vectors: this bundle's can be compared with those, but "
+            "their means differ a little, which whiten drift will see"
         )
-    return statistics
+    return reduce(Statistics.merge, every)
 
 
 def write_refit(
@@ -207,6 +162,7 @@ def _check(stage: Path, options: SessionOptions, manifest: Manifest, expected: E
     if not gate.passes(agreement):
         raise ParityError(
             f"whitened anew, the bundle misses its gate: {agreement}; wanted {gate}: texts differ too little in some "
-            "direction for its precision; use a smaller --dim, --beta or more --shrinkage; no bundle was written"
+            "direction for its precision; use a smaller --dim, another --whitening or more --shrinkage; no bundle was "
+            "written"
         )
     return parity_record(expected.reference, agreement, options)

@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from whiten_export.pipeline.refit import fit_statistics, load_fitting, write_refit
+from whiten_export.pipeline.refit import load_fitting, write_refit
 from whiten_export.writing.client_files import Export
 from whiten_runtime.bundle.manifest import read_manifest
-from whiten_runtime.errors import path_of
+from whiten_runtime.errors import UsageError, path_of
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WhiteningSpec
+from whiten_whitening.statistics import fit_statistics
 
 
 def fit_bundle(
@@ -44,7 +45,7 @@ def fit_bundle(
 
 def refit_bundle(
     path: str | Path,
-    statistics: str | Path,
+    statistics: str | Path | Sequence[str | Path],
     spec: WhiteningSpec,
     out: str | Path,
     *,
@@ -58,7 +59,8 @@ def refit_bundle(
 
     Args:
         path: the bundle: its directory, or a repository of the model hub.
-        statistics: file that `fit_bundle` or `whiten fit` wrote with a bundle of the same model.
+        statistics: file that `fit_bundle` or `whiten fit` wrote with a bundle of the same model; or several, of parts
+            of a corpus, which are merged in their order.
         spec: whitening to fit.
         out: directory to create.
         replace: replace a bundle that already exists.
@@ -75,7 +77,10 @@ def refit_bundle(
         ParityError: the new bundle fails its parity gate; nothing is written.
     """
     report, root = reporter or Reporter(), locate_bundle(path)
-    fitted = load_fitting(path_of("statistics", statistics), read_manifest(root), report)
+    files = statistics if isinstance(statistics, list | tuple) else [statistics]
+    if not files:
+        raise UsageError("statistics is empty; name at least one file of whiten fit")
+    fitted = load_fitting([path_of("statistics", file) for file in files], read_manifest(root), report)
     options = _options(providers, threads)
     return write_refit(root, fitted, spec, path_of("out", out), replace, options, report, align_to=align_to)
 

@@ -4,13 +4,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_export.corpus.statistics import Statistics
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import AlignmentRecord, IsotropyRecord, WhiteningRecord
 from whiten_runtime.inference.vectors import unit
 from whiten_whitening.isotropy import average_cosine, iso_score, partition_score
 from whiten_whitening.maps import EIGENVALUE_FLOOR, WhiteningMap
 from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.statistics import Statistics
 
 
 def with_whitening(
@@ -28,7 +28,6 @@ def with_whitening(
         eigenvalue_floor=EIGENVALUE_FLOOR,
         rank=fitted.rank,
         n_samples=fitted.n_samples,
-        settled=statistics.settled,
         corpus=statistics.corpus,
         sample=len(sample),
         isotropy_before=before,

@@ -20,17 +20,15 @@ def open_model(
     checkpoint: Checkpoint,
     trust_remote_code: bool = False,
     device: str = "cpu",
-    max_words: int | None = None,
-    frequencies: str | None = None,
     report: Reporter | None = None,
 ) -> TokenModel:
-    """Read everything about a model except its weights; numbers and frequencies of words are of word vectors."""
+    """Read everything about a model except its weights."""
     report = report or Reporter()
     checkpoint = _with_modules(checkpoint)
     if checkpoint.kind == "words":
         from whiten_export.sources.load.word_vectors import WordVectors
 
-        model: TokenModel = WordVectors(checkpoint, max_words, frequencies, report)
+        model: TokenModel = WordVectors(checkpoint, report)
     elif checkpoint.kind == "onnx":
         from whiten_export.sources.load.onnx_encoder import OnnxEncoder
 

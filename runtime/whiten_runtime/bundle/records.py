@@ -58,19 +58,11 @@ class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     sha256: str
     """SHA-256 over the sentences used, in the order in which they were read, each followed by a newline, as UTF-8."""
     sentences: int
+    """Number of sentences used."""
+    available: int | None = None
+    """Number of sentences of the source, if only some of them were used; otherwise None."""
     fitted_at: Precision | None = None
     """Precision of the graph that computed their vectors, if not fp32; otherwise None."""
-
-
-class SettledRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Explains why a whitening was fitted on a part of its corpus: more sentences would not have moved it."""
-
-    available: int
-    """Number of sentences of the corpus."""
-    difference: float
-    """Root mean square difference between cosines of other sentences under maps fitted on either half of those used."""
-    bound: float
-    """Difference below which the fit stops."""
 
 
 class IsotropyRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -129,8 +121,8 @@ class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     rank: int
     """Number of eigenvalues above the floor."""
     n_samples: int
-    settled: SettledRecord | None = None
-    """Why the fit stopped before the end of the corpus; None if it took all sentences that it was to take."""
+    settled: dict[str, float] | msgspec.UnsetType | None = msgspec.UNSET
+    """Written by 0.3 and 0.4, where a fit could stop before the end of its corpus. Nothing reads it."""
     corpus: tuple[CorpusRecord, ...]
     sample: int = 0
     """Number of vectors in the sample that isotropy is measured on."""

@@ -17,7 +17,7 @@ from whiten_runtime.commands.help import option
 from whiten_runtime.errors import UsageError, WhitenError, one_line
 from whiten_runtime.ort.process import end_by_ctrl_c, unwind_on_ctrl_c, unwind_on_sigterm
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
-from whiten_runtime.reporter import ProgressBar, Reporter
+from whiten_runtime.reporter import Reporter
 
 _CTRL_C, _CLOSED_BY_READER = 128 + 2, 128 + 13
 """Exit codes after SIGINT and SIGPIPE, in a shell."""
@@ -288,20 +288,6 @@ def drawn_bar(unit: str, total: int | None, done: int = 0, by: str | None = None
         yield bar
 
 
-class _Drawn(ProgressBar):
-    """Draws progress with tqdm, which shows the time left."""
-
-    def __init__(self, bar: Any) -> None:
-        self._bar = bar
-
-    def __call__(self, count: int) -> None:
-        self._bar.update(count)
-
-    def expect(self, total: int) -> None:
-        self._bar.total = total
-        self._bar.refresh()
-
-
 class ConsoleReporter(Reporter):
     """Reports to stderr, with progress bars on a terminal; keeps the warnings."""
 
@@ -318,7 +304,7 @@ class ConsoleReporter(Reporter):
         warn(text)
 
     @contextlib.contextmanager
-    def bar(self, unit: str, total: int | None) -> Iterator[ProgressBar]:
+    def bar(self, unit: str, total: int | None) -> Iterator[Callable[[int], object]]:
         """Draw a bar with the time left that vanishes when it is done."""
         with drawn_bar(unit, total) as bar:
-            yield _Drawn(bar)
+            yield bar.update

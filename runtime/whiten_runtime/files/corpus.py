@@ -1,7 +1,7 @@
 """Stream, count and hash the sentences that a whitening is fitted on; read the built-in corpus."""
 
 import gzip
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -38,20 +38,6 @@ def builtin_sentences() -> tuple[tuple[str, str], ...]:
     return tuple(sentences)
 
 
-__all__ = ["BUILTIN_CORPUS", "PART", "Corpus"]
-
-PART = 1024
-"""Number of sentences of a part of a mixed corpus, on average."""
-
-_PASSES = 32
-"""Maximum number of parts of a mixed corpus: its sources are read once for each, and a last time for what remains."""
-
-_GOLDEN = 0x9E3779B97F4A7C15
-"""2^64 divided by the golden ratio: multiples of it, modulo 2^64, are spread evenly, as is every arithmetic progression
-among them (Knuth, The Art of Computer Programming 3, section 6.4). So kinds of text that take turns share every part.
-"""
-
-
 class Corpus:
     """Yields sentences from several sources in order, read anew at each pass.
 
@@ -62,8 +48,7 @@ class Corpus:
             each part of it keeps its share.
 
     Attributes:
-        records: name, SHA-256 and number of sentences of each source; empty before the first complete pass. After a
-            part of `mixed`, they are of the sentences so far, in the order in which they were yielded.
+        records: name, SHA-256 and number of sentences of each source; empty before the first complete pass.
     """
 
     def __init__(self, sources: tuple[str, ...], column: str | None, limit: int | None) -> None:
@@ -72,11 +57,6 @@ class Corpus:
         self._limit = limit
         self._total: int | None = None
         self.records: tuple[CorpusRecord, ...] = ()
-
-    @property
-    def limited(self) -> bool:
-        """Return whether the number of sentences to use was given."""
-        return self._limit is not None
 
     def count(self) -> int:
         """Count the sentences of a pass. This reads all sources once, so that mistakes are found before the work.
@@ -99,35 +79,21 @@ class Corpus:
         Raises:
             DataError: with a limit, the number of all sentences is not what it was when they were counted.
         """
-        limit, digests = self._limit, [SentenceDigest() for _ in self._sources]
-        if limit is None:
-            yield from self._taken(lambda index: True, None, digests)
-        else:
-            total = self._all()
-            yield from self._taken(lambda index: index * limit % total < limit, total, digests)
-
-    def mixed(self) -> Iterator[Iterator[str]]:
-        """Yield all sentences in parts of about `PART`, each spread evenly over all sources, the same at each call.
-
-        A part must be read to its end before the next one. A corpus of more than 32 parts ends with one that holds all
-        that remains.
-
-        Raises:
-            DataError: the number of sentences is not what it was when they were counted.
-        """
-        assert self._limit is None
-        total = self._all()
-        parts = max(1, round(total / PART))
-        digests = [SentenceDigest() for _ in self._sources]
-
-        def part(first: int, last: int) -> Iterator[str]:
-            return self._taken(lambda index: first <= (index * _GOLDEN % 2**64) * parts >> 64 < last, total, digests)
-
-        passes = min(parts, _PASSES)
-        for number in range(passes):
-            yield part(number, number + 1)
-        if parts > passes:
-            yield part(passes, parts)
+        limit, index, records = self._limit, 0, list[CorpusRecord]()
+        for source in self._sources:
+            digest, first = SentenceDigest(), index
+            for sentence in self._sentences(source):
+                if limit is None or index * limit % self._all() < limit:
+                    digest.add(sentence)
+                    yield sentence
+                index += 1
+            if used := digest.count:
+                available = None if used == index - first else index - first
+                name, sha256 = _display_name(source), digest.hexdigest()
+                records.append(CorpusRecord(name=name, sha256=sha256, sentences=used, available=available))
+        if limit is not None and index != (total := self._all()):
+            raise DataError(f"the corpus changed from {total:,} to {index:,} sentences while it was read; begin again")
+        self.records = tuple(records)
 
     def place_of(self, sentence: str) -> str:
         """Return the source and line of a sentence, the first of those that are equal."""
@@ -138,25 +104,6 @@ class Corpus:
                 if text == sentence:
                     return place_name(source, row)
         return BUILTIN_CORPUS
-
-    def _taken(
-        self, takes: Callable[[int], bool], total: int | None, digests: Sequence[SentenceDigest]
-    ) -> Iterator[str]:
-        """Yield the sentences that are kept by their number, and record them; check their number if it is known."""
-        index = 0
-        for source, digest in zip(self._sources, digests, strict=True):
-            for sentence in self._sentences(source):
-                if takes(index):
-                    digest.add(sentence)
-                    yield sentence
-                index += 1
-        if total is not None and index != total:
-            raise DataError(f"the corpus changed from {total:,} to {index:,} sentences while it was read; begin again")
-        self.records = tuple(
-            CorpusRecord(name=_display_name(source), sha256=digest.hexdigest(), sentences=digest.count)
-            for source, digest in zip(self._sources, digests, strict=True)
-            if digest.count
-        )
 
     def _all(self) -> int:
         """Return the number of sentences of all sources."""

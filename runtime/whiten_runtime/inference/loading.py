@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from whiten_runtime.bundle.bundle import Bundle, open_bundle
-from whiten_runtime.bundle.graph import OUTPUT
+from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import LARGEST_PAIR
 from whiten_runtime.errors import BundleError, UsageError
@@ -52,6 +52,23 @@ def load_bundle(
         engine.close()
         raise
     return bundle, embedder
+
+
+def load_unwhitened(path: Path, options: SessionOptions | None = None) -> Embedder:
+    """Open a bundle for its vectors before whitening and normalisation.
+
+    Raises:
+        UsageError: its graph gives none, as a version before 0.5 wrote it.
+    """
+    bundle, embedder = load_bundle(path, options)
+    if bundle.manifest.whitening is None and not bundle.manifest.normalize:
+        return embedder
+    if not embedder.engine.gives(UNWHITENED_OUTPUT):
+        embedder.close()
+        raise UsageError(
+            f"{path}: does not give its vectors before whitening, as a version before 0.5 wrote it; export it again"
+        )
+    return Embedder(embedder.tokenizer, embedder.engine, UNWHITENED_OUTPUT, Prompts.of(bundle.manifest))
 
 
 def open_engine(model: Path, pad_token_id: int, options: SessionOptions | None = None, lookup: bool = False) -> Engine:

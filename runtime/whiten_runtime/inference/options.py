@@ -181,7 +181,7 @@ def stored_ranges(manifest: Manifest, moments: ReadMoments, width: int, normaliz
         raise UsageError(
             "this bundle stores no moments of its vectors, from which the ranges of int8 and uint8 follow; pass "
             f"ranges, float32 [2, {width}], take precision binary, or export with a whitening: "
-            "--whitening pca --beta 0 centres and rotates, which keeps Euclidean distances but not cosines"
+            "--whitening centre centres and rotates, which keeps Euclidean distances but not cosines"
         )
     return stored.ranges(width, normalize or manifest.normalize)
 

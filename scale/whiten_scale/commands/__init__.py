@@ -13,7 +13,6 @@ from whiten_runtime.commands.console import counted, drawn_bar, say, shows_progr
 from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import needing
 from whiten_runtime.ort.processor import default_threads, thread_count
-from whiten_scale.plan import PER_SHARD
 from whiten_scale.workers import Work, run_items
 
 _SECONDS = 30.0
@@ -26,23 +25,6 @@ def _together(*options: Decorator) -> Decorator:
     return lambda command: reduce(lambda wrapped, one: one(wrapped), reversed(options), command)
 
 
-def input_options(name: str) -> Decorator:
-    """Add the options that say what is read: --input or --corpus, and --column."""
-    return _together(
-        heading("Input"),
-        option(
-            name,
-            "inputs",
-            multiple=True,
-            required=True,
-            metavar="DIR|FILE",
-            help="Texts: folders, files, patterns. Patterns have a *, as in texts/*.csv. Files of .txt, .jsonl, .csv, "
-            ".tsv (.gz) and .parquet, on disks, s3:// and whatever fsspec knows. Repeatable.",
-        ),
-        option("--column", metavar="COLUMN", help=f"Column or key of the text in {name}."),
-    )
-
-
 def _parse_share(context: click.Context, parameter: click.Parameter, text: str) -> slice:
     """Return the items of the machine K of N: every Nth one, from the Kth on."""
     first, _, count = text.partition("/")
@@ -52,26 +34,20 @@ def _parse_share(context: click.Context, parameter: click.Parameter, text: str) 
     return slice(int(first) - 1, None, int(count))
 
 
-sharing_options = _together(
-    heading("Execution"),
-    option("--workers", type=click.IntRange(min=1), metavar="N", help="Processes. [default: one for each usable CPU]"),
-    option(
-        "--share",
-        metavar="K/N",
-        default="1/1",
-        callback=_parse_share,
-        help="Share of this machine: every Nth shard. They are taken from the Kth on. Without it, all.",
-    ),
-    option("--ray", metavar="ADDRESS", help="Run on a cluster of Ray: auto, or its address."),
-    option(
-        "--texts-per-shard",
-        "per_shard",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help=f"Texts of a shard, at most. Without it, as in the plan that is there, or {PER_SHARD:,}.",
-    ),
-)
-"""Add the options that say how the work is shared among processes and machines."""
+def sharing_options(workers: str) -> Decorator:
+    """Add the options that say how the work is shared among processes and machines; `workers` is for a help."""
+    return _together(
+        heading("Execution"),
+        option("--workers", type=click.IntRange(min=1), metavar="N", help=workers),
+        option(
+            "--share",
+            metavar="K/N",
+            default="1/1",
+            callback=_parse_share,
+            help="Share of this machine: every Nth shard. They are taken from the Kth on. Without it, all.",
+        ),
+        option("--ray", metavar="ADDRESS", help="Run on a cluster of Ray: auto, or its address."),
+    )
 
 
 def check_able(workers: int | None, ray: str | None) -> None:

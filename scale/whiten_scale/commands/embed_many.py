@@ -18,7 +18,7 @@ from whiten_runtime.commands.console import (
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_scale.commands import check_able, do_items, input_options, sharing_options
+from whiten_scale.commands import check_able, do_items, sharing_options
 from whiten_scale.places import Folder
 from whiten_scale.plan import PLAN_FILE, plan_job
 from whiten_scale.readers import ColumnChoice
@@ -35,7 +35,17 @@ from whiten_scale.workers import Work
     ),
 )
 @bundle_argument
-@input_options("--input")
+@heading("Input")
+@option(
+    "--input",
+    "inputs",
+    multiple=True,
+    required=True,
+    metavar="DIR|FILE",
+    help="Texts: folders, files, patterns. Patterns have a *, as in texts/*.csv. Files of .txt, .jsonl, .csv, .tsv "
+    "(.gz) and .parquet, on disks, s3:// and whatever fsspec knows. Repeatable.",
+)
+@option("--column", metavar="COLUMN", help="Column or key of the text in --input.")
 @option("--id", "id_column", metavar="COLUMN", help="Column of the ids. [default: file and row]")
 @option("--keep", multiple=True, metavar="COLUMN", help="Column to carry into the output. Repeatable.")
 @option("--prompt-name", metavar="NAME", callback=given_text, help="Prompt of the bundle, such as query.")
@@ -72,13 +82,12 @@ from whiten_scale.workers import Work
 @option("--plan-only", is_flag=True, help="Write the plan, and stop.")
 @json_option
 @quiet_option
-@sharing_options
+@sharing_options("Processes. [default: one for each usable CPU]")
 @one_line_errors
 def embed_many(
     bundle: str,
     inputs: tuple[str, ...],
     column: str | None,
-    per_shard: int | None,
     workers: int | None,
     share: slice,
     ray: str | None,
@@ -116,7 +125,7 @@ def embed_many(
     columns.check()
     if not folder.has(PLAN_FILE):
         Vectors(path, choice).encoder.close()  # options that the bundle refuses leave no plan
-    job = plan_job(folder, "embed", path, choice.shown(), inputs, columns, per_shard, say, warn)
+    job = plan_job(folder, "embed", path, choice.shown(), inputs, columns, say, warn)
     everything = range(len(job.shards))
     if plan_only:
         records = job.starts[-1]

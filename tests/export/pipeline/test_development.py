@@ -149,7 +149,7 @@ def test_pairs_in_a_folder_decide_where_nothing_is_searched(
         ("query", (), "line 32 judges query 'q99'"),
         ("grade", (), "has the grade '0.5'; wanted a whole number"),
         ("", ("--whitening", "pca"), "is for whitening auto to decide by; leave the method out"),
-        ("", ("--beta", "0.5"), "beta is 0.5, but whitening auto chooses it"),
+        ("", ("--whitening", "centre"), "is for whitening auto to decide by; leave the method out"),
     ],
 )
 def test_bad_data_is_refused_in_one_line(
@@ -181,8 +181,8 @@ def test_models_that_compare_by_distance_are_refused(similarity: str, words: str
     import msgspec
 
     from whiten import UsageError
-    from whiten_export.corpus.development import check_searched, read_development
     from whiten_runtime.reporter import Reporter
+    from whiten_whitening.development import check_searched, read_development
 
     development = read_development(data, Reporter())
     manifest = msgspec.structs.replace(tiny.manifest, similarity_fn_name=similarity)

@@ -111,7 +111,7 @@ def test_bundles_of_texts_and_altered_ones_are_refused(bundle: Path, tiny_bundle
     [
         (["--layers", "1"], 2, "--layers is for models"),
         (["--precision", "int8"], 2, "--precision is for models"),
-        (["--whitening", "none"], 2, "method is 'none'; wanted pca, zca"),
+        (["--whitening", "none"], 2, "whitening is 'none'; wanted pca or zca"),
         (["--dim", "21"], 2, "wanted 1 to 20"),
         (["--column", "x"], 2, "has no column"),
         (["--from-vectors", "nowhere.npy"], 2, "does not exist"),

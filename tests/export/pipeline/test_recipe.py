@@ -1,6 +1,7 @@
 """Test recipes: choices of a wrong type, and choices that exclude each other, are refused before anything is read."""
 
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from whiten import UsageError, export_bundle, export_vectors
 from whiten_export.pipeline.recipe import Recipe, bundle_name
 from whiten_export.sources.layers import parse_numbers, resolve_layers
+from whiten_whitening.maps import WhiteningSpec
 
 
 @pytest.mark.parametrize(
@@ -46,8 +48,8 @@ def test_invalid_layers_are_refused(text: str, message: str) -> None:
         ({"dim": 8, "whitening": None}, "without whitening"),
         ({"corpus": ("a.txt",), "whitening": None}, "corpus is for fitting"),
         ({"max_sentences": 9, "whitening": None}, "max-sentences is for fitting"),
-        ({"all_sentences": True, "whitening": None}, "all-sentences is for fitting"),
-        ({"all_sentences": True, "max_sentences": 9}, "exclude each other"),
+        ({"max_sentences": "all", "whitening": None}, "max-sentences is for fitting"),
+        ({"max_sentences": "many"}, "max-sentences is 'many'; wanted a whole number of at least 1, or all"),
         ({"column": "text"}, "without a corpus file"),
         ({"layers": ()}, "layers is empty"),
         *(
@@ -57,12 +59,9 @@ def test_invalid_layers_are_refused(text: str, message: str) -> None:
         ({"pooling": "median"}, "wanted mean, cls, last, max"),
         ({"pooling": "mean+mean"}, "wanted different modes"),
         ({"pooling": "mean+sif"}, "sif alone"),
-        ({"whitening": "ica"}, "wanted pca or zca or cholesky or zca-cor or pca-cor or auto or default or None"),
+        ({"whitening": "ica"}, "wanted pca or zca or cholesky or zca-cor or pca-cor or centre or partial or auto"),
         ({"whitening": "zca", "dim": 8}, "its columns are not ordered by variance"),
-        ({"whitening": "auto", "beta": 0.5}, "auto chooses it"),
-        ({"whitening": None, "beta": 0.5}, "there is no whitening"),
-        ({"beta": 1.5}, "wanted a number from 0"),
-        ({"beta": float("nan")}, "wanted a number from 0"),
+        ({"whitening": None, "shrinkage": 0.5}, "there is no whitening"),
         ({"shrinkage": "lw"}, "wanted none, ledoit-wolf, oas, or a number"),
         ({"shrinkage": 1.5}, "wanted none, ledoit-wolf, oas, or a number"),
         ({"dev": "pairs.csv", "whitening": "pca"}, "leave the method out"),
@@ -88,11 +87,34 @@ def test_invalid_choices_are_refused(choices: dict[str, object], message: str) -
         (Recipe("m"), "m-l1-l6"),
         (Recipe("m", pooling="cls", whitening=None, normalize=True), "m-l1-l6-cls-raw-norm"),
         (Recipe("m", dim=128), "m-l1-l6-128d"),
+        (Recipe("m", whitening="centre", dim=128), "m-l1-l6-centre-128d"),
         (Recipe("m", whitening="pca", precision="int8"), "m-l1-l6-pca-int8"),
     ],
 )
 def test_bundle_names(recipe: Recipe, name: str) -> None:
     assert bundle_name("m", recipe, (1, 6), bool(recipe.normalize)) == name
+
+
+@pytest.mark.parametrize(
+    ("whitening", "spec"),
+    [
+        ("centre", WhiteningSpec("pca", 8, 0.0, "oas")),
+        ("partial", WhiteningSpec("pca", 8, 0.5, "oas")),
+        ("pca-cor", WhiteningSpec("pca-cor", 8, 1.0, "oas")),
+        ("auto", None),
+    ],
+)
+def test_names_of_whitenings(whitening: Any, spec: WhiteningSpec | None) -> None:
+    assert Recipe("m", whitening=whitening, dim=8, shrinkage="oas").spec == spec
+
+
+@pytest.mark.parametrize(("max_sentences", "used"), [(None, 24), (9, 9), (50, 50), ("all", 60), (900, 60)])
+def test_a_fit_takes_twelve_sentences_a_dimension(tmp_path: Path, max_sentences: Any, used: int) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"{number}\n" for number in range(60)))
+    corpus = Recipe("m", corpus=(str(tmp_path / "a.txt"),), max_sentences=max_sentences).corpus_for(2)
+    taken = list(map(int, corpus))
+    assert corpus.count() == len(taken) == used
+    assert {later - earlier for earlier, later in pairwise(taken)} <= {60 // used, -(-60 // used)}
 
 
 @pytest.mark.parametrize("choices", [{"layer": (1,)}, {"method": "pca"}], ids=str)

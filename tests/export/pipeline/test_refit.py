@@ -20,22 +20,22 @@ from support.families import WIDTH
 from support.hub import Hub
 from support.vectors import write_word_vectors
 from whiten import Encoder
-from whiten_export.corpus.statistics import load_statistics
-from whiten_export.pipeline.refit import fit_statistics
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
 from whiten_runtime.bundle.parity import compare
 from whiten_runtime.files.corpus import Corpus
+from whiten_whitening.statistics import fit_statistics, load_statistics
 
 
 def test_refit_on_the_same_corpus_equals_the_export(tiny_bundle: Path, corpus_file: Path, tmp_path: Path) -> None:
-    ok("refit", tiny_bundle, "--corpus", corpus_file, "--whitening", "pca", "--out", tmp_path / "again")
+    corpus = ("--corpus", corpus_file, "--max-sentences", "all")
+    ok("refit", tiny_bundle, *corpus, "--whitening", "pca", "--out", tmp_path / "again")
     before, after = (load_file(root / "whitening.safetensors") for root in (tiny_bundle, tmp_path / "again"))
     for name, array in before.items():
         np.testing.assert_allclose(after[name], array, rtol=1e-6, atol=1e-6 * np.abs(array).max())
     with Encoder(tiny_bundle) as old, Encoder(tmp_path / "again") as new:
         agreement = compare(new.encode(sentences(50)), old.encode(sentences(50)))
         assert agreement.max_difference < 2e-6, str(agreement)
-        records = [msgspec.to_builtins(encoder.manifest.whitening) for encoder in (new, old)]
+        records = [msgspec.to_builtins(encoder.manifest.whitening) | {"settled": None} for encoder in (new, old)]
         isotropy = [[record.pop(key) for key in ("isotropy_before", "isotropy_after")] for record in records]
         assert records[0] == records[1]
         for got, wanted in zip(*isotropy, strict=True):
@@ -62,7 +62,7 @@ def test_refit_whitens_bundles_of_every_kind(
     make: Callable[..., Path], other_file: Path, tmp_path: Path, options: tuple[object, ...], method: str
 ) -> None:
     bundle = make(*options)
-    kept = ("--dim", 12, "--shrinkage", "oas") if method == "pca" else ("--beta", 0.5)
+    kept = ("--dim", 12, "--shrinkage", "oas") if method == "pca" else ()
     result = ok(
         "refit", bundle, "--corpus", other_file, "--whitening", method, *kept, "--out", tmp_path / "new", "--json"
     )
@@ -111,7 +111,8 @@ def test_refit_changes_only_the_weights_of_the_whitening(
 
 @pytest.mark.slow
 def test_isotropy_is_measured_before_and_after_whitening(tiny_bundle: Path, corpus_file: Path, tmp_path: Path) -> None:
-    ok("refit", tiny_bundle, "--corpus", corpus_file, "--beta", 0, "--out", tmp_path / "centred")
+    corpus = ("--corpus", corpus_file, "--max-sentences", "all")
+    ok("refit", tiny_bundle, *corpus, "--whitening", "centre", "--out", tmp_path / "centred")
     with Encoder(tiny_bundle) as full, Encoder(tmp_path / "centred") as centred:
         whitening, rotated = full.manifest.whitening, centred.manifest.whitening
         before, after, only = whitening.isotropy_before, whitening.isotropy_after, rotated.isotropy_after
@@ -152,11 +153,10 @@ main()
 
 
 @pytest.mark.slow
-def test_fit_merge_refit_and_drift_run_without_torch(tiny_bundle: Path, other_file: Path, tmp_path: Path) -> None:
+def test_fit_refit_and_drift_run_without_torch(tiny_bundle: Path, other_file: Path, tmp_path: Path) -> None:
     for arguments in (
         ("fit", tiny_bundle, "--corpus", other_file, "-o", "s.safetensors"),
-        ("merge", "s.safetensors", "s.safetensors", "-o", "m.safetensors"),
-        ("refit", tiny_bundle, "--stats", "m.safetensors", "--out", "b"),
+        ("refit", tiny_bundle, "--stats", "s.safetensors", "--stats", "s.safetensors", "--out", "b"),
         ("refit", tiny_bundle, "--corpus", other_file, "--out", "c"),
         ("drift", "b", "--input", other_file),
     ):

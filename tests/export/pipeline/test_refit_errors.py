@@ -1,4 +1,4 @@
-"""Test what `whiten fit`, `merge` and `refit` refuse, before they compute where they can; nothing is left."""
+"""Test what `whiten fit` and `refit` refuse, before they compute where they can; nothing is left."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -56,9 +56,9 @@ def test_errors_write_no_bundle(tiny_bundle: Path, make: Callable[..., Path], ot
         (refit, 2, "give either --corpus FILE or --stats FILE"),
         ((*refit, *corpus, "--stats", stats), 2, "give either"),
         ((*refit, "--stats", stats, "--column", "x"), 2, "are for --corpus"),
-        ((*refit, *corpus, "--max-sentences", 9, "--all-sentences"), 2, "exclude each other; leave one out"),
+        ((*refit, "--stats", stats, "--max-sentences", "all"), 2, "are for --corpus"),
         ((*refit, "--corpus", BUILTIN_CORPUS, "--column", "x"), 2, "column 'x' was given without a corpus file"),
-        ((*refit, "--stats", cls), 2, "is not of this bundle's model (pooling 'cls' and 'mean')"),
+        ((*refit, "--stats", stats, "--stats", cls), 2, "is not of this bundle's model (pooling 'cls' and 'mean')"),
         ((*refit, "--stats", tmp_path / "none"), 2, "does not exist; make it with whiten fit"),
         ((*refit, "--stats", bad), 1, "not a file of whiten fit"),
         ((*refit, "--corpus", few, "--whitening", "pca"), 2, "3 sentences cannot whiten 32 dimensions"),
@@ -73,7 +73,6 @@ def test_errors_write_no_bundle(tiny_bundle: Path, make: Callable[..., Path], ot
         ((*fit, "-o", stats), 2, "--corpus is missing"),
         ((*fit, *corpus, "-o", tmp_path), 2, "is a directory; name a file"),
         ((*fit, *corpus, "-o", tmp_path / "no" / "s"), 2, "is not a directory; create it"),
-        (("merge", stats, cls, "-o", tmp_path / "m"), 2, "different models or layers (pooling 'mean' and 'cls')"),
     ):
         assert message in refused(*arguments, code=code), arguments
         assert not (tmp_path / "new").exists()
@@ -99,18 +98,7 @@ def test_probes_of_other_vectors_are_refused(
 
 
 @pytest.mark.slow
-def test_statistics_of_other_word_frequencies_are_refused(tmp_path: Path) -> None:
-    texts = sentences(400)
-    words = write_word_vectors(tmp_path / "words.txt", texts, 6)
-    (tmp_path / "counts.txt").write_text("".join(f"{word} {n + 1}\n" for n, word in enumerate(words)), "utf-8")
-    corpus = tmp_path / "c.txt"
-    corpus.write_text("\n".join(texts) + "\n", "utf-8")
-    sif = ("export", tmp_path / "words.txt", "--pooling", "sif", "--corpus", corpus)
-    made = {"a": (), "b": ("--frequencies", tmp_path / "counts.txt"), "c": ("--max-words", 50)}
-    for name, options in made.items():
-        ok(*sif, *options, "--out", tmp_path / name)
-        ok("fit", tmp_path / name, "--corpus", corpus, "-o", tmp_path / f"{name}.stats")
-    for name in "bc":
-        stats = [tmp_path / f"{part}.stats" for part in ("a", name)]
-        assert "are of different models" in refused("merge", *stats, "-o", tmp_path / "m")
+def test_an_estimator_that_sif_cannot_have_is_refused(tmp_path: Path) -> None:
+    write_word_vectors(tmp_path / "words.txt", sentences(400), 6)
+    sif = ("export", tmp_path / "words.txt", "--pooling", "sif")
     assert "fourth moment" in refused(*sif, "--shrinkage", "ledoit-wolf")

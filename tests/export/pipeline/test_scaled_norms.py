@@ -25,7 +25,8 @@ def test_export_refuses_a_wrong_scale(
     precision: str,
     factor: float,
 ) -> None:
-    choice = ("--layers", "1,4", "--whitening", "pca", "--corpus", corpus_file, "--precision", precision)
+    corpus = ("--corpus", corpus_file, "--max-sentences", "all")
+    choice = ("--layers", "1,4", "--whitening", "pca", *corpus, "--precision", precision)
     ok("export", checkpoint("bert"), *choice, "--out", tmp_path / "own")
     with Encoder(tmp_path / "own") as encoder:
         own = 1 + (encoder.verify().norm_bias or 0)  # what the precision does to norms without a wrong scale

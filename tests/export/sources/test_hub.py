@@ -183,6 +183,15 @@ def test_a_cached_model_needs_no_network(cache: Cache, files: Mapping[str, bytes
     assert download("some/model", None, False, None) == download("some/model", COMMIT, False, None) == folder
 
 
+def test_a_revision_follows_the_name(hub: Hub) -> None:
+    hub.repositories["some/plain"] = dict(PLAIN)
+    found = resolve("some/plain@main")
+    assert (found.name, found.hub_id, found.revision) == ("plain", "some/plain", commit_of(PLAIN))
+    for name, message in (("v9", "'some/plain' has no revision 'v9'"), ("", "revision is ''; wanted the name")):
+        with pytest.raises(UsageError, match=message):
+            resolve(f"some/plain@{name}")
+
+
 def test_a_cached_model_is_resolved_to_its_network_and_modules(cache: Cache) -> None:
     folder = cache("some/model", IN_FOLDER)
     found = resolve("some/model")

@@ -57,8 +57,8 @@ def test_a_folder_of_a_model_goes_before_every_other_meaning(
     assert (found.directory.resolve(), found.hub_id, found.entry) == (here / name, None, None)
     assert len(found.notes) == NAMES[name].count("catalogue")
     assert all(f"'{name}' is {here / name} here, not the catalogue's" in note for note in found.notes)
-    with pytest.raises(UsageError, match=f"'{name}' is a local path"):
-        resolve(name, revision="main")
+    with pytest.raises(UsageError, match=f"revision 'main' is for the hub, but '{name}' is a local path"):
+        resolve(f"{name}@main")
 
 
 @pytest.mark.parametrize("file", ["modules.json", "adapter_config.json", "config.json"])

@@ -200,7 +200,6 @@ def test_unsupported_graphs_are_refused(
         ({}, ["--layers", "1"], "layer 1 is not among the outputs of this graph, only 0, 2, 4"),
         ({}, ["--pooling", "sif"], "is not a file of word vectors"),
         ({}, ["--pooling", "pooler"], "pooling pooler needs the network's own pooler, which"),
-        ({}, ["--max-words", "9"], "max-words is for a file of word vectors"),
         ({"num_hidden_layers": None}, [], "config.json has no num_hidden_layers"),
     ],
 )

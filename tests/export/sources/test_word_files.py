@@ -9,7 +9,7 @@ import pytest
 
 from support.cli import ok, refused
 from whiten import DataError, Encoder
-from whiten_export.sources.load.word_files import read_frequencies, read_words
+from whiten_export.sources.load.word_files import read_words
 
 BODY = "cat 1 2 3 4\ndog 4 3 2 1\nmat 0 1 0 1\n"
 VECTORS = [[1, 2, 3, 4], [4, 3, 2, 1], [0, 1, 0, 1]]
@@ -23,10 +23,9 @@ def test_read_plain_and_compressed_files(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("folder/a.txt", content)
     for name in ("a.vec", "a.txt.gz", "a.zip"):
-        read = read_words(tmp_path / name, None)
+        read = read_words(tmp_path / name)
         assert read.words == ("the", ". .", "of")
         np.testing.assert_array_equal(read.vectors, [[1, 2], [3, 4], [5, 6]])
-    assert read_words(tmp_path / "a.vec", 2).words == ("the", ". .")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +43,7 @@ def test_read_plain_and_compressed_files(tmp_path: Path) -> None:
 )
 def test_marks_line_ends_and_blanks_are_no_part_of_words(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.vec").write_bytes(content.encode())
-    read = read_words(tmp_path / "a.vec", None)
+    read = read_words(tmp_path / "a.vec")
     assert read.words == ("cat", "dog", "mat")
     np.testing.assert_array_equal(read.vectors, VECTORS)
 
@@ -53,7 +52,7 @@ def test_marks_line_ends_and_blanks_are_no_part_of_words(tmp_path: Path, content
 @pytest.mark.parametrize("header", ["4 4\n", ""])
 def test_words_may_contain_blanks_and_numbers(tmp_path: Path, word: str, header: str) -> None:
     (tmp_path / "a.vec").write_text(f"{header}{word} 5 6 7 8\n{BODY}", "utf-8")
-    read = read_words(tmp_path / "a.vec", None)
+    read = read_words(tmp_path / "a.vec")
     assert read.words == (word, "cat", "dog", "mat")
     np.testing.assert_array_equal(read.vectors, [[5, 6, 7, 8], *VECTORS])
 
@@ -63,11 +62,6 @@ def test_vectors_of_a_file_with_a_byte_order_mark_are_its_own(tmp_path: Path) ->
     ok("export", tmp_path / "a.vec", "--whitening", "none", "--out", tmp_path / "b")
     with Encoder(tmp_path / "b") as encoder:
         np.testing.assert_allclose(encoder.encode(["cat", "dog"]), VECTORS[:2], rtol=1e-6)
-
-
-def test_frequencies_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    (tmp_path / "counts.txt").write_bytes("\ufeffcat 3\r\ndog 2\r\n".encode())
-    assert read_frequencies(tmp_path / "counts.txt") == {"cat": 3, "dog": 2}
 
 
 MANY = "".join(f"word{number} 1 2 3 4\n" for number in range(300))
@@ -104,22 +98,17 @@ MANY = "".join(f"word{number} 1 2 3 4\n" for number in range(300))
 def test_malformed_files_are_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "a.txt").write_bytes(content.encode("latin-1"))
     with pytest.raises(DataError, match=message):
-        read_words(tmp_path / "a.txt", None)
+        read_words(tmp_path / "a.txt")
     assert message in refused("export", tmp_path / "a.txt", code=1)
-
-
-def test_lines_that_are_not_read_are_not_counted(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("9 4\n" + BODY)
-    assert read_words(tmp_path / "a.txt", 3).words == ("cat", "dog", "mat")
 
 
 def test_damaged_and_ambiguous_archives_are_refused(tmp_path: Path) -> None:
     for name in ("a.zip", "a.gz"):
         (tmp_path / name).write_bytes(b"the 1 2\n")
         with pytest.raises(DataError, match="not a complete archive"):
-            read_words(tmp_path / name, None)
+            read_words(tmp_path / name)
     with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
         archive.writestr("a.txt", "the 1\n")
         archive.writestr("b.txt", "the 1\n")
     with pytest.raises(DataError, match="holds 2 text files"):
-        read_words(tmp_path / "two.zip", None)
+        read_words(tmp_path / "two.zip")

@@ -44,7 +44,6 @@ def words_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("words")
     lines = (f"{word} {' '.join(f'{x:.5f}' for x in row)}\n" for word, row in zip(words, rows, strict=True))
     (folder / "glove.24d.txt").write_text("".join(lines), "utf-8")
-    (folder / "counts.txt").write_text("".join(f"{word} {count}\n" for word, count in counts.items()), "utf-8")
     return folder / "glove.24d.txt"
 
 
@@ -70,17 +69,11 @@ def test_vectors_are_averages_of_word_vectors(words_file: Path, tmp_path: Path) 
         assert (encoder.manifest.source.model_type, encoder.manifest.layers) == ("words", (0,))
 
 
-@pytest.mark.parametrize("frequencies", [True, False])
-def test_sif_equals_the_algorithm_of_the_paper(words_file: Path, tmp_path: Path, frequencies: bool) -> None:
+def test_sif_equals_the_algorithm_of_the_paper(words_file: Path, tmp_path: Path) -> None:
     """Compare with weighted averages minus their projection on the first right singular vector, by scikit-learn."""
-    counted = words_file.with_name("counts.txt")
-    lines = [line.rsplit(" ", 1) for line in counted.read_text("utf-8").splitlines()]
     known = [line.split(" ")[0] for line in words_file.read_text("utf-8").splitlines()]
-    total = sum(int(count) for _, count in lines)
-    shares = {word: int(count) / total for word, count in lines}
-    if not frequencies:
-        harmonic = sum(1 / rank for rank in range(1, len(known) + 1))
-        shares = {word: 1 / rank / harmonic for rank, word in enumerate(known, 1)}
+    harmonic = sum(1 / rank for rank in range(1, len(known) + 1))
+    shares = {word: 1 / rank / harmonic for rank, word in enumerate(known, 1)}
     weights = {word: 1e-3 / (1e-3 + shares[word]) for word in known}
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(sentences(500)))
@@ -88,9 +81,8 @@ def test_sif_equals_the_algorithm_of_the_paper(words_file: Path, tmp_path: Path,
     component = TruncatedSVD(1, algorithm="arpack").fit(fitted).components_
     want = averages(words_file, TEXTS, weights)
     want -= want @ component.T @ component
-    options = ["--frequencies", counted] if frequencies else []
-    sif = ("--pooling", "sif", "--whitening", "none", "--corpus", corpus)
-    ok("export", words_file, *sif, *options, "--out", tmp_path / "b")
+    sif = ("--pooling", "sif", "--whitening", "none", "--corpus", corpus, "--max-sentences", "all")
+    ok("export", words_file, *sif, "--out", tmp_path / "b")
     with Encoder(tmp_path / "b") as encoder:
         np.testing.assert_allclose(encoder.encode(TEXTS), want, atol=1e-5)
         assert encoder.manifest.whitening is not None
@@ -103,8 +95,8 @@ def test_whitened_sif_has_identity_covariance(words_file: Path, tmp_path: Path, 
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(sentences(800)))
     out = tmp_path / "b"
-    sif = ("--pooling", "sif", "--whitening", "pca", "--corpus", corpus, "--precision", precision)
-    result = ok("export", words_file, *sif, "--out", out, "--json")
+    sif = ("--pooling", "sif", "--whitening", "pca", "--corpus", corpus, "--max-sentences", "all")
+    result = ok("export", words_file, *sif, "--precision", precision, "--out", out, "--json")
     assert json.loads(result.stdout)["manifest"]["whitening"]["rank"] == WIDTH - 1
     with Encoder(out) as encoder:
         covariance = np.cov(encoder.encode(sentences(800)).T.astype(np.float64))
@@ -143,9 +135,6 @@ def test_clitics_and_numbers_are_split() -> None:
     [
         (["--pooling", "cls"], "wanted mean or sif"),
         (["--layers", "1"], "layer 1 does not exist"),
-        (["--frequencies", "x"], "are for --pooling sif"),
-        (["--pooling", "sif", "--frequencies", "nowhere"], "does not exist"),
-        (["--max-words", "0"], "max-words is 0"),
     ],
 )
 def test_errors_leave_no_bundle(words_file: Path, tmp_path: Path, options: list[str], message: str) -> None:

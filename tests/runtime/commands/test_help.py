@@ -131,7 +131,7 @@ def test_commands_are_completed() -> None:
     [
         ("whiten eval co", ["plain,codes", "plain,compare"]),
         ("whiten embed bundle --pr", ["plain,--prompt-name", "plain,--prompt"]),
-        ("whiten-export minilm --max-", ["plain,--max-length", "plain,--max-words", "plain,--max-sentences"]),
+        ("whiten-export minilm --max-", ["plain,--max-length", "plain,--max-sentences"]),
         ("whiten info bundle --help", ["plain,--help"]),
         ("whiten embed bundle --vector-type u", ["plain,uint8", "plain,ubinary"]),
         ("whiten export minilm --whitening a", ["plain,auto"]),

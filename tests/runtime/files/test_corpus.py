@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from whiten import DataError, UsageError
 from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.files import corpus as builtin
-from whiten_runtime.files.corpus import BUILTIN_CORPUS, BUILTIN_FILE, PART, Corpus, builtin_sentences
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, BUILTIN_FILE, Corpus, builtin_sentences
 
 ENGLISH_1 = "df46ee3c4c70be4a8506957b17cf5d10d6c24b87ae44336824df19f1c3e18803"
 """SHA-256 of the sentences of builtin:english-1."""
@@ -24,6 +24,7 @@ def test_files_are_read_in_order_counted_and_hashed(tmp_path: Path) -> None:
     assert corpus.count() == 4
     assert list(corpus) == ["one", "two", "one", "three"]
     assert [(record.name, record.sentences) for record in corpus.records] == [("a.txt", 3), ("b.txt.gz", 1)]
+    assert [record.available for record in corpus.records] == [None, None]
     assert corpus.records[0].sha256 == hashlib.sha256(b"one\ntwo\none\n").hexdigest()
 
 
@@ -32,7 +33,7 @@ def test_limit_spreads_over_all_sources(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("\n".join(f"b{n}" for n in range(30)), "utf-8")
     corpus = Corpus((str(tmp_path / "a.txt"), str(tmp_path / "b.txt")), None, 9)
     assert list(corpus) == ["a0", "a10", "a20", "a30", "a40", "a50", "b0", "b10", "b20"]
-    assert [record.sentences for record in corpus.records] == [6, 3]
+    assert [(record.sentences, record.available) for record in corpus.records] == [(6, 60), (3, 30)]
     assert corpus.count() == 9
     assert list(corpus) == list(corpus)
 
@@ -61,54 +62,6 @@ def test_a_corpus_that_grows_while_it_is_sampled_is_refused(tmp_path: Path) -> N
     path.write_text("\n".join(map(str, range(100))), "utf-8")
     with pytest.raises(DataError, match="changed from 10 to 100 sentences"):
         list(corpus)
-    corpus = numbered(tmp_path, b=10)
-    assert corpus.count() == 10
-    numbered(tmp_path, b=100)
-    with pytest.raises(DataError, match="changed from 10 to 100 sentences"):
-        list(next(corpus.mixed()))
-
-
-def numbered(folder: Path, **sizes: int) -> Corpus:
-    for name, size in sizes.items():
-        (folder / f"{name}.txt").write_text("\n".join(f"{name}{index}" for index in range(size)), "utf-8")
-    return Corpus(tuple(str(folder / f"{name}.txt") for name in sizes), None, None)
-
-
-def test_mixed_parts_hold_every_sentence_once_and_the_share_of_each_source(tmp_path: Path) -> None:
-    corpus = numbered(tmp_path, a=6 * PART, b=3 * PART)
-    parts = [list(part) for part in corpus.mixed()]
-    assert len(parts) == 9
-    assert sorted(text for part in parts for text in part) == sorted(corpus)
-    for part in parts:
-        shares = Counter(text[0] for text in part)
-        assert abs(shares["a"] - 2 * PART / 3) < 10
-        assert abs(shares["b"] - PART / 3) < 10
-    assert parts == [list(part) for part in corpus.mixed()]
-
-
-@pytest.mark.parametrize("kinds", [2, 3, 5, 8, 13, 16, 34])
-def test_kinds_that_take_turns_share_every_mixed_part(tmp_path: Path, kinds: int) -> None:
-    corpus = numbered(tmp_path, a=8 * PART)
-    for part in corpus.mixed():
-        shares = Counter(int(text[1:]) % kinds for text in part)
-        assert len(shares) == kinds
-        assert max(shares.values()) - min(shares.values()) < 15
-
-
-def test_records_of_mixed_parts_are_of_the_sentences_so_far(tmp_path: Path) -> None:
-    corpus = numbered(tmp_path, a=3 * PART, b=PART)
-    parts = corpus.mixed()
-    read = [*next(parts), *next(parts)]
-    for record in corpus.records:
-        mine = [text for text in read if text[0] == record.name[0]]
-        assert record.sentences == len(mine)
-        assert record.sha256 == hashlib.sha256("".join(f"{text}\n" for text in mine).encode()).hexdigest()
-
-
-def test_a_large_corpus_is_read_33_times_at_most(tmp_path: Path) -> None:
-    parts = [sum(1 for _ in part) for part in numbered(tmp_path, a=40 * PART).mixed()]
-    assert len(parts) == 33
-    assert parts[-1] == pytest.approx(8 * PART, rel=0.01)
 
 
 def test_the_builtin_corpus_never_changes() -> None:

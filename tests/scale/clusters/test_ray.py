@@ -6,7 +6,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,18 @@ import pytest
 
 from support.bundles import contents
 from support.cli import ok
-from support.clusters import EMBED, FIT, descendants, environment, free_port, packages, running, started, until
+from support.clusters import (
+    EMBED,
+    FIT,
+    descendants,
+    environment,
+    free_port,
+    in_shards,
+    packages,
+    running,
+    started,
+    until,
+)
 from whiten import Encoder
 
 pytestmark = [
@@ -61,16 +72,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield found
 
 
-def embed(cluster: Cluster, bundle: Path, source: Path, out: Path, *options: object) -> Any:
-    common = ("--input", source, "--out", out, "--texts-per-shard", 32, "--ray", cluster.address, "--json")
-    done = running(EMBED, bundle, *common, *options, env=cluster.env)
+def embed(cluster: Cluster, bundle: Path, source: Path, out: Path, texts: int = 32) -> Any:
+    common = ("--input", source, "--out", out, "--ray", cluster.address, "--json")
+    done = running(in_shards(EMBED, texts), bundle, *common, env=cluster.env)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_files_are_those_of_one_machine(cluster: Cluster, tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
+def test_files_are_those_of_one_machine(
+    cluster: Cluster, tiny_bundle: Path, filled: Path, tmp_path: Path, texts_per_shard: Callable[[int], None]
+) -> None:
+    texts_per_shard(32)
     found = embed(cluster, tiny_bundle, filled, tmp_path / "ray")
-    ok("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "one", "--texts-per-shard", 32, "--workers", 1)
+    ok("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "one", "--workers", 1)
     assert found["rows"] == 400
     assert contents(tmp_path / "ray") == contents(tmp_path / "one")
     (tmp_path / "ray" / "part-000003.parquet").unlink()
@@ -78,28 +92,34 @@ def test_files_are_those_of_one_machine(cluster: Cluster, tiny_bundle: Path, fil
     assert contents(tmp_path / "ray") == contents(tmp_path / "one")
 
 
-def test_statistics_are_those_of_one_machine(cluster: Cluster, tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
-    common = (tiny_bundle, "--corpus", filled, "--texts-per-shard", 32)
-    done = running(FIT, *common, "--out", tmp_path / "ray", "--ray", cluster.address, env=cluster.env)
+def test_statistics_are_those_of_one_machine(
+    cluster: Cluster, tiny_bundle: Path, filled: Path, tmp_path: Path, texts_per_shard: Callable[[int], None]
+) -> None:
+    texts_per_shard(32)
+    common = (tiny_bundle, "--corpus", filled)
+    done = running(in_shards(FIT, 32), *common, "--out", tmp_path / "ray", "--ray", cluster.address, env=cluster.env)
     assert done.returncode == 0, done.stderr
-    ok("fit-many", *common, "--out", tmp_path / "one", "--workers", 1)
+    ok("fit", *common, "--out", tmp_path / "one", "--workers", 1)
     assert (tmp_path / "ray").read_bytes() == (tmp_path / "one").read_bytes()
 
 
-def test_a_lost_node_loses_nothing(cluster: Cluster, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_lost_node_loses_nothing(
+    cluster: Cluster, tiny_bundle: Path, tmp_path: Path, texts_per_shard: Callable[[int], None]
+) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
+    texts_per_shard(3000)
     source, out = tmp_path / "in.txt", tmp_path / "ray"
     source.write_text("".join(f"Text number {number} of many.\n" for number in range(60_000)), "utf-8")
     node = cluster.add_node()
     with ThreadPoolExecutor(1) as executor:
-        future = executor.submit(embed, cluster, tiny_bundle, source, out, "--texts-per-shard", 3000)
+        future = executor.submit(embed, cluster, tiny_bundle, source, out, 3000)
         until(lambda: len(list(out.glob("part-*.parquet"))) > 3 or future.done(), source)
         for pid in descendants(node):
             os.kill(pid, signal.SIGKILL)
         assert len(list(out.glob("part-*.parquet"))) < 20
         assert future.result()["rows"] == 60_000
-    ok("embed-many", tiny_bundle, "--input", source, "--out", tmp_path / "one", "--texts-per-shard", 3000)
+    ok("embed-many", tiny_bundle, "--input", source, "--out", tmp_path / "one")
     assert contents(out) == contents(tmp_path / "one")
 
 

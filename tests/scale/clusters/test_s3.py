@@ -5,14 +5,14 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from support.bundles import contents
 from support.cli import ok
-from support.clusters import EMBED, environment, free_port, packages, running, started, until
+from support.clusters import EMBED, environment, free_port, in_shards, packages, running, started, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
@@ -45,11 +45,14 @@ def copy(env: dict[str, str], call: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_output_is_that_of_a_disk(env: dict[str, str], tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
+def test_output_is_that_of_a_disk(
+    env: dict[str, str], tiny_bundle: Path, filled: Path, tmp_path: Path, texts_per_shard: Callable[[int], None]
+) -> None:
+    texts_per_shard(64)
     copy(env, f"put('{filled}/', 'bucket/in/', recursive=True)")
-    options = ("--texts-per-shard", 64, "--id", "id", "--keep", "text", "--workers", 2, "--json")
+    options = ("--id", "id", "--keep", "text", "--workers", 2, "--json")
     arguments = (tiny_bundle, "--input", "s3://bucket/in", "--out", "s3://bucket/out", *options)
-    done = running(EMBED, *arguments, env=env)
+    done = running(in_shards(EMBED, 64), *arguments, env=env)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     wanted = json.loads(ok("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "out", *options).stdout)
@@ -58,11 +61,11 @@ def test_output_is_that_of_a_disk(env: dict[str, str], tiny_bundle: Path, filled
     for name, content in contents(tmp_path / "out").items():
         if name.endswith(".parquet"):
             assert (tmp_path / "fetched" / name).read_bytes() == content
-    again = running(EMBED, *arguments, env=env)
+    again = running(in_shards(EMBED, 64), *arguments, env=env)
     assert json.loads(again.stdout)["embedded"] == 0, again.stderr
     changed = (filled / "c.tsv").read_bytes().replace(b"t205\t", b"t206\t")
     copy(env, f"pipe_file('bucket/in/c.tsv', {changed!r})")
-    done = running(EMBED, *arguments, env=env)
+    done = running(in_shards(EMBED, 64), *arguments, env=env)
     assert (done.returncode, "(c.tsv: " in done.stderr) == (2, True)
 
 

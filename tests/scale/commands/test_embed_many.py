@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,11 @@ from whiten_scale import commands, plan, workers
 from whiten_whitening.codes.coder import Coder
 
 
+@pytest.fixture(autouse=True)
+def _small_shards(texts_per_shard: Callable[[int], None]) -> None:
+    texts_per_shard(64)
+
+
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do items here instead of in processes of their own."""
@@ -39,7 +44,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def embed(bundle: Path, source: Path, out: Path, *options: object) -> dict[str, Any]:
-    result = ok("embed-many", bundle, "--input", source, "--out", out, "--texts-per-shard", 64, "--json", *options)
+    result = ok("embed-many", bundle, "--input", source, "--out", out, "--json", *options)
     found: dict[str, Any] = json.loads(result.stdout)
     return found
 
@@ -125,7 +130,7 @@ def test_a_shard_that_is_removed_during_the_run(
     tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    arguments = ("embed-many", tiny_bundle, "--input", filled, "--out", out, "--texts-per-shard", 64)
+    arguments = ("embed-many", tiny_bundle, "--input", filled, "--out", out)
     run = commands.run_items
 
     def remove_one(*given: Any) -> Iterator[int]:
@@ -155,7 +160,7 @@ def test_the_input_may_move_but_not_change(tiny_bundle: Path, filled: Path, tmp_
     assert embed(tiny_bundle, moved, out)["embedded"] == 0
     content = (moved / "c.tsv").read_text("utf-8")
     (moved / "c.tsv").write_text(content.replace("t205\t", "t206\t"), "utf-8")
-    again = ("embed-many", tiny_bundle, "--input", moved, "--out", out, "--texts-per-shard", 64)
+    again = ("embed-many", tiny_bundle, "--input", moved, "--out", out)
     assert "_plan.json: is of another job (c.tsv: " in refused(*again)
     (moved / "c.tsv").unlink()
     assert " -> None); name another --out" in refused(*again)
@@ -165,17 +170,16 @@ def test_the_input_may_move_but_not_change(tiny_bundle: Path, filled: Path, tmp_
 def test_other_options_are_refused(tiny_bundle: Path, golden: Path, filled: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     embed(tiny_bundle, filled, out)
-    common = ("--input", filled, "--out", out, "--texts-per-shard", 64)
+    common = ("--input", filled, "--out", out)
     assert "(vector_type: float32 -> float16; normalize: False -> True)" in refused(
         "embed-many", tiny_bundle, *common, "--vector-type", "float16", "--normalize"
     )
     assert "(bundle: " in refused("embed-many", golden / "bundle-v1-int8", *common)
-    assert "(texts of a shard: 64 -> 65)" in refused("embed-many", tiny_bundle, *common[:4], "--texts-per-shard", 65)
 
 
 @pytest.mark.usefixtures("in_process")
 def test_files_of_others_are_refused_by_name(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
-    arguments = ("embed-many", tiny_bundle, "--input", filled, "--texts-per-shard", 64, "--out")
+    arguments = ("embed-many", tiny_bundle, "--input", filled, "--out")
     for name in ("part-000002.parquet", "part-000010.parquet", "mine.parquet"):
         out = tmp_path / name
         ok(*arguments, out, "--plan-only")
@@ -248,8 +252,11 @@ WRONG = [
 ]
 
 
-def test_a_wrong_row_stops_and_can_be_recorded_afterwards(tiny_bundle: Path, spoilt: Path, tmp_path: Path) -> None:
-    arguments = ("embed-many", tiny_bundle, "--input", spoilt, "--out", tmp_path / "out", "--texts-per-shard", 2)
+def test_a_wrong_row_stops_and_can_be_recorded_afterwards(
+    tiny_bundle: Path, spoilt: Path, tmp_path: Path, texts_per_shard: Callable[[int], None]
+) -> None:
+    texts_per_shard(2)
+    arguments = ("embed-many", tiny_bundle, "--input", spoilt, "--out", tmp_path / "out")
     error = refused(*arguments, "--workers", 1, code=1)
     assert "a.jsonl: row 2 holds the number nan at 'text'; wanted a string; correct it and name another" in error
     assert not list((tmp_path / "out").glob("*.parquet"))
@@ -351,7 +358,7 @@ def test_home_is_one_place(tiny_bundle: Path, filled: Path, tmp_path: Path, monk
     assert not (tmp_path / "~").exists()
 
 
-@pytest.mark.parametrize("command", ["embed-many", "fit-many"])
+@pytest.mark.parametrize("command", ["embed-many", "fit"])
 @pytest.mark.parametrize("place", ["here", "in.link", "./here", "file://{}/here"])
 def test_workers_may_run_in_another_directory(
     tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, place: str
@@ -373,11 +380,11 @@ def test_workers_may_run_in_another_directory(
     (tmp_path / "here").symlink_to(filled)
     (tmp_path / "in.link").symlink_to("here")
     source = "--input" if command == "embed-many" else "--corpus"
-    ok(command, "bundle", source, place.format(tmp_path), "--out", "new")
+    ok(command, "bundle", source, place.format(tmp_path), "--out", "new", "--workers", 1)
     assert list((tmp_path / "elsewhere").iterdir()) == []
     assert (tmp_path / "new").is_dir() or (tmp_path / "new").is_file()
     if command == "embed-many":
-        assert len(list((tmp_path / "new").glob("part-*.parquet"))) == 1
+        assert len(list((tmp_path / "new").glob("part-*.parquet"))) == 10
 
 
 def test_names_that_are_not_utf8_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -397,7 +404,7 @@ def test_names_of_inputs(tiny_bundle: Path, filled: Path, tmp_path: Path) -> Non
     assert "1 files of other kinds are left out: notes.md" in said
     assert "planned 1 record in 1 shard" in said
     for inputs, message in (
-        (("", "a.txt"), "two files of --input are called 'a.txt'"),
+        (("", "a.txt"), "two files of the input are called 'a.txt'"),
         (("notes.md",), "unknown kind of file"),
         (("n*.md",), "holds no file of texts"),
     ):

@@ -85,8 +85,7 @@ class Coder:
         if manifest.whitening is None:
             raise BundleError(
                 f"{opened.path}: has no whitening and stores no moments; use Coder.fit on a sample of its vectors, or "
-                "give it a whitening that only centres: whiten refit BUNDLE --corpus FILE --whitening pca --beta 0 "
-                "--out OTHER"
+                "give it one that only centres: whiten refit BUNDLE --corpus FILE --whitening centre --out OTHER"
             )
         source = {"moments": manifest.files[WHITENING_FILE].sha256}
         return cls._made(bytes, *unit_moments(read_map(opened.path, manifest)), space_of(manifest), source)

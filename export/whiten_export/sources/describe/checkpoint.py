@@ -94,13 +94,14 @@ class Checkpoint:
         return self.adapter if own and self.adapter is not None else self.directory
 
 
-def resolve(model: str, revision: str | None = None, remote_code: bool = False, route: str | None = None) -> Checkpoint:
-    """Find a checkpoint; download it from the hub if `model` names one there.
+def resolve(model: str, remote_code: bool = False, route: str | None = None) -> Checkpoint:
+    """Find a checkpoint; download it from the hub if `model` names one there, as ORG/NAME or ORG/NAME@REVISION.
 
     A directory or file here that can be exported goes before the catalogue and the hub, as in transformers.
     """
-    path = Path(os.path.expanduser(model))  # noqa: PTH111 -- Path.expanduser raises for unknown users
-    entry = None if model.startswith((".", "/", "~")) else find(model)
+    model, revision = _split_revision(model)
+    path = _expanded(model)
+    entry = None if model.startswith(_OF_PATHS) else find(model)
     local = path.exists() if entry is None else _is_source(path)
     if local:
         if revision is not None:
@@ -130,6 +131,22 @@ def resolve(model: str, revision: str | None = None, remote_code: bool = False, 
     return checkpoint
 
 
+_OF_PATHS = (".", "/", "~")
+"""Beginnings of a path; no name begins so."""
+
+
+def _split_revision(model: str) -> tuple[str, str | None]:
+    """Return the name of a model without its revision, and the revision, if there is one; a path has none."""
+    name, at, revision = model.partition("@")
+    if not at or model.startswith(_OF_PATHS) or Path(model).exists():
+        return model, None
+    return name, revision
+
+
+def _expanded(path: str) -> Path:
+    return Path(os.path.expanduser(path))  # noqa: PTH111 -- Path.expanduser raises for unknown users
+
+
 def _is_source(path: Path) -> bool:
     """Return whether a path can be exported; a bundle cannot, and its folder may have the name of its model."""
     if path.is_file():
@@ -142,7 +159,7 @@ def _from_hub(
     model: str, entry: Entry | None, revision: str | None, remote_code: bool, route: str | None
 ) -> Checkpoint:
     hub_id = entry.checkpoint if entry else model
-    wanted = revision or (entry.revision if entry else None)
+    wanted = entry.revision if entry and revision is None else revision
     name = entry.name if entry else _directory_name(hub_id.split("/")[-1])
     if entry and (packaged := _packaged(entry, wanted)):
         return replace(_open(model, name, packaged, route=route), hub_id=hub_id, revision=wanted, entry=entry)
@@ -211,13 +228,14 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
         )
     beside = _beside(base, adapter)
     name_of_base = str(beside or base)
-    place = Path(os.path.expanduser(name_of_base))  # noqa: PTH111 -- as in resolve
+    place = _expanded(name_of_base)
     subject = f"{adapter / ADAPTER_CONFIG}: base_model_name_or_path is '{base}', which"
     if not place.exists() and find(base) is None and not is_hub_id(base):
         raise UsageError(f"{subject} is no directory here or beside the adapter, and no hub id; correct it there")
     try:
         is_adapter = (place / ADAPTER_CONFIG).is_file()  # one that names itself would never end
-        checkpoint = None if is_adapter else resolve(name_of_base, None if place.exists() else revision, remote_code)
+        at_revision = f"{name_of_base}@{revision}" if revision and not place.exists() else name_of_base
+        checkpoint = None if is_adapter else resolve(at_revision, remote_code)
     except WhitenError as error:
         raise type(error)(f"{subject} cannot be had: {error}") from None
     if checkpoint is None or checkpoint.kind != "transformers" or checkpoint.adapter is not None:

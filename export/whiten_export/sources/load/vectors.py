@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from whiten_export.corpus.statistics import Statistics, fit_vectors
 from whiten_export.graph.head import OPSET, vectors_graph
 from whiten_export.proof.gate import Expected
 from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
@@ -19,6 +18,7 @@ from whiten_runtime.bundle.records import CorpusRecord, Source
 from whiten_runtime.errors import DataError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.reporter import Reporter
+from whiten_whitening.statistics import Statistics, fit_vectors
 
 _PROBES = 64
 

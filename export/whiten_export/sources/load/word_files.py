@@ -1,4 +1,4 @@
-"""Read files of word vectors and of word counts."""
+"""Read files of word vectors."""
 
 import gzip
 import zipfile
@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError
 
 _FORMAT = "wanted GloVe's text format"
 
@@ -30,7 +30,7 @@ class Words:
     vectors: NDArray[np.float32]  # float32 [n, d]; zeros for reserved words
 
 
-def read_words(path: Path, limit: int | None, reserved: tuple[str, ...] = ()) -> Words:
+def read_words(path: Path, reserved: tuple[str, ...] = ()) -> Words:
     """Read a .txt or .vec file, also inside .gz or .zip, without repeated words.
 
     A first line "n d" is a header: n lines with d numbers each follow. A word may contain blanks, as a few of GloVe's
@@ -60,9 +60,6 @@ def read_words(path: Path, limit: int | None, reserved: tuple[str, ...] = ()) ->
             if word not in words:
                 words[word] = None
                 rows.extend(vector.tobytes())
-            if limit is not None and len(words) == limit + len(reserved):
-                count = None  # what follows is not read, and not counted
-                break
     if len(words) == len(reserved):
         raise DataError(f"{path}: holds no word; {_FORMAT}")
     if count is not None and number < count + 1:
@@ -104,22 +101,6 @@ def _entry(line: str, width: int) -> tuple[str, NDArray[np.float32]]:
         return "", np.empty(0, np.float32)
     has_word = 0 < width < len(fields) and "\t" not in line
     return " ".join(fields[:-width]) if has_word else "", vector
-
-
-def read_frequencies(path: Path) -> dict[str, int]:
-    """Read "word count" lines, the format of the SIF paper's frequency lists."""
-    if not path.is_file():
-        raise UsageError(f"'{path}' does not exist; wanted a file of words and their counts")
-    counts = {}
-    with _opened(path) as stream:
-        for number, line in enumerate(_lines(stream, path), 1):
-            word, _, count = line.rpartition(" ")
-            if not word or not count.isdecimal():
-                raise DataError(f"{path}: line {number} is not a word with a count")
-            counts[word] = int(count)
-    if not sum(counts.values()):
-        raise DataError(f"{path}: holds no word that occurs")
-    return counts
 
 
 @contextmanager

@@ -1,11 +1,8 @@
 """Split texts into words as a file of word vectors does, and look their vectors up."""
 
-import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
@@ -17,10 +14,9 @@ from whiten_export.proof.reference import Float64Array, Reference
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.record import source_record
 from whiten_export.sources.describe.tokenizers import SourceTokenizer
-from whiten_export.sources.load.word_files import read_frequencies, read_words
+from whiten_export.sources.load.word_files import read_words
 from whiten_export.sources.model import TokenModel
-from whiten_runtime.bundle.records import Pooling, Source
-from whiten_runtime.errors import UsageError
+from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.reporter import Reporter
 
 _PAD, _UNKNOWN = "<|pad|>", "<|unknown|>"
@@ -96,17 +92,15 @@ _SMOOTHING = 1e-3
 class WordVectors(TokenModel):
     """Reads a file of word vectors. Words that are not in it are ignored."""
 
-    def __init__(
-        self, checkpoint: Checkpoint, max_words: int | None, frequencies: str | None, report: Reporter
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, report: Reporter) -> None:
         self.checkpoint = checkpoint
-        read = read_words(checkpoint.weights[0], max_words, SPECIALS)
+        read = read_words(checkpoint.weights[0], SPECIALS)
         words = read.words[len(SPECIALS) :]
         width = read.vectors.shape[1]
         self._vectors = read.vectors
-        self._weights = np.concatenate([np.zeros(len(SPECIALS)), word_weights(words, frequencies)])
+        self._weights = np.concatenate([np.zeros(len(SPECIALS)), word_weights(len(words))])
         self.vocab_size = len(self._vectors)
-        self.record = _with_frequencies(source_record(checkpoint, "words", 0, width), frequencies)
+        self.record = source_record(checkpoint, "words", 0, width)
         self.tokenizer = word_tokenizer(words, report)
         self.client_config = table_config(self._vectors)
 
@@ -146,22 +140,8 @@ class WordReference(Reference):
         return weighted_sum(self._vectors[input_ids], weights / np.maximum(count, 1))[None]
 
 
-def _with_frequencies(record: Source, frequencies: str | None) -> Source:
-    """Add the frequencies, if there are any, to the hash of the weights."""
-    if frequencies is None:
-        return record
-    digest = hashlib.sha256(record.weights_sha256.encode() + Path(frequencies).read_bytes())
-    return msgspec.structs.replace(record, weights_sha256=digest.hexdigest())
-
-
-def word_weights(words: Sequence[str], frequencies: str | None) -> Float64Array:
-    """Return a / (a + p(w)) of each word, [n]."""
-    if frequencies is None:
-        shares = 1 / np.arange(1, len(words) + 1)
-        shares /= shares.sum()
-    else:
-        counts = read_frequencies(Path(frequencies))
-        shares = np.array([counts.get(word, 0) for word in words], np.float64) / sum(counts.values())
-        if not shares.any():
-            raise UsageError(f"'{frequencies}' has none of the words that have vectors; wanted their counts")
+def word_weights(count: int) -> Float64Array:
+    """Return a / (a + p(w)) of each of `count` words, [n]; p is taken as inversely proportional to a word's place."""
+    shares = 1 / np.arange(1, count + 1)
+    shares /= shares.sum()
     return np.asarray(_SMOOTHING / (_SMOOTHING + shares))

@@ -1,6 +1,6 @@
 """Test int8 on a graph of one attention: what is folded into weights, what is left alone, and a whole conversion."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from whiten_export.graph.products import activations, score_scales, value_produc
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.ort.session import SessionOptions
-from whiten_runtime.reporter import ProgressBar, Reporter
+from whiten_runtime.reporter import Reporter
 
 WIDTH, HEADS = 64, 4
 
@@ -238,18 +238,11 @@ def test_weights_are_rounded_by_the_gram_matrix_of_their_activation(
 def test_bars_reach_their_ends(tmp_path: Path) -> None:
     bars: list[tuple[int | None, list[int]]] = []
 
-    class Counter(ProgressBar):
-        def __init__(self, counts: list[int]) -> None:
-            self.counts = counts
-
-        def __call__(self, count: int) -> None:
-            self.counts.append(count)
-
     class Counting(Reporter):
         @contextmanager
-        def bar(self, unit: str, total: int | None) -> Iterator[ProgressBar]:
+        def bar(self, unit: str, total: int | None) -> Iterator[Callable[[int], None]]:
             bars.append((total, []))
-            yield Counter(bars[-1][1])
+            yield bars[-1][1].append
 
     convert_to_int8(pooled(tmp_path), CALIBRATION, 64, tmp_path, SessionOptions(), Counting())
     assert len(bars) == 2

@@ -1,9 +1,7 @@
-"""Hold the statistics of a corpus's vectors, fit them on as much of it as moves the map, and save them to a file."""
+"""Hold the statistics of a corpus's vectors, compute them, and save them to a file."""
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -14,17 +12,19 @@ from safetensors.numpy import save
 
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.files import SentenceDigest
-from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import CorpusRecord, Input, Pooling, Precision, SettledRecord
+from whiten_runtime.bundle.manifest import Manifest, read_manifest
+from whiten_runtime.bundle.records import CorpusRecord, Input, Pooling, Precision
 from whiten_runtime.errors import DataError, NoVectorError, UsageError
-from whiten_runtime.files.corpus import BUILTIN_CORPUS, PART, Corpus, builtin_sentences
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.replacing import replace_file
+from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.batching import WINDOW
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.engine import Advance, no_progress
+from whiten_runtime.inference.loading import load_unwhitened
 from whiten_runtime.inference.options import EncodeOptions
-from whiten_runtime.reporter import ProgressBar
-from whiten_whitening.choosing import SETTLED, Halves, enough_to_tell, movement, vectors_needed
+from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map, fit_sif
 from whiten_whitening.moments import Float64Array, Keys, Moments, Sample, row_keys, text_keys
 
@@ -84,8 +84,6 @@ class Statistics:
     moments: Moments  # moments of all vectors
     sample: Sample  # sample of the vectors, on which cosines can be measured before and after a map
     corpus: tuple[CorpusRecord, ...] = ()  # sources of the sentences, in order
-    # why the fit stopped before the end of the corpus; None if it did not. Files do not hold it
-    settled: SettledRecord | None = None
 
     @classmethod
     def empty(cls, width: int) -> "Statistics":
@@ -152,21 +150,47 @@ def _shown(value: object) -> str:
 Window = tuple[Keys, NDArray[np.float32]]
 
 
-def gather(windows: Iterable[Window], start: Statistics) -> Iterator[Statistics]:
-    """Yield the statistics after each window of vectors, float32 [m, d], each with its sampling keys."""
-    statistics = start
+def gather(windows: Iterable[Window], start: Statistics) -> Statistics:
+    """Return statistics with those of more windows of vectors, float32 [m, d], each with its sampling keys."""
+    moments, sample = start.moments, start.sample
     for keys, vectors in windows:
-        moments = statistics.moments.merge(Moments.of(vectors))
-        statistics = Statistics(moments, statistics.sample.add(keys, vectors), statistics.corpus)
-        yield statistics
+        moments, sample = moments.merge(Moments.of(vectors)), sample.add(keys, vectors)
+    return Statistics(moments, sample, start.corpus)
 
 
 def fit_corpus(corpus: Corpus, embedder: Embedder, advance: Advance = no_progress) -> Statistics:
     """Return the statistics of the sentences' vectors before whitening, which enter in windows of fixed size."""
-    start = Statistics.empty(embedder.width)
     windows = embed_windows(corpus, embedder, advance, place_of=corpus.place_of)
-    statistics = deque(chain([start], gather(windows, start)), 1).pop()
-    return Statistics(statistics.moments, statistics.sample, corpus.records)
+    statistics = gather(windows, Statistics.empty(embedder.width))
+    return replace(statistics, corpus=corpus.records)
+
+
+def fit_statistics(
+    path: str | Path,
+    corpus: Corpus,
+    out: Path | None = None,
+    options: SessionOptions | None = None,
+    reporter: Reporter | None = None,
+) -> Statistics:
+    """Return the statistics of the vectors before whitening that a bundle computes of a corpus; write them to `out`."""
+    report = reporter or Reporter()
+    path = locate_bundle(path)
+    manifest = read_manifest(path)
+    check_takes_texts(path, manifest)
+    sentences = corpus.count()
+    report.stage(f"fitting on {sentences:,} sentences")
+    with load_unwhitened(path, options) as embedder, report.bar("sentences", sentences) as advance:
+        statistics = fit_corpus(corpus, embedder, advance)
+    statistics = statistics.fitted_at(manifest.precision)
+    if out is not None:
+        save_statistics(out, statistics, Origin.of(manifest))
+    return statistics
+
+
+def check_takes_texts(path: str | Path, manifest: Manifest) -> None:
+    """Raise UsageError if a bundle takes vectors instead of texts."""
+    if manifest.input != "text":
+        raise UsageError(f"{path}: takes vectors, not texts; fit it anew with whiten-export --from-vectors")
 
 
 def embed_windows(
@@ -222,32 +246,10 @@ def fit_vectors(parts: Iterable[NDArray[np.float32]], advance: Advance = no_prog
     start = 0
     for vectors in parts:
         window = row_keys(start, len(vectors)), vectors
-        (statistics,) = gather([window], statistics or Statistics.empty(vectors.shape[1]))
+        statistics = gather([window], statistics or Statistics.empty(vectors.shape[1]))
         start += len(vectors)
         advance(len(vectors))
     return statistics
-
-
-_SENTENCES = 96
-"""Number of sentences of each kind."""
-
-
-def kind_moments(embedder: Embedder) -> Mapping[str, Moments]:
-    """Return the moments of the vectors of sentences of each kind."""
-    texts: dict[str, list[str]] = {}
-    for kind, sentence in builtin_sentences():
-        members = texts.setdefault(kind, [])
-        if len(members) < _SENTENCES:
-            members.append(sentence)
-    return {kind: Moments.of(embed_float64(sentences, embedder)) for kind, sentences in texts.items()}
-
-
-SpecOf = Callable[[Moments], WhiteningSpec | None]
-"""Function that returns the whitening to fit on moments; None for none."""
-
-
-_GROWTH = 1.25
-"""Sentences over those at the last check, from which the map is checked again: a choice by pairs takes seconds."""
 
 
 def fit(moments: Moments, spec: WhiteningSpec | None, sif: bool) -> WhiteningMap | None:
@@ -255,37 +257,3 @@ def fit(moments: Moments, spec: WhiteningSpec | None, sif: bool) -> WhiteningMap
     if sif:
         return fit_sif(moments, spec)
     return fit_map(moments, spec) if spec else None
-
-
-def fit_until_settled(
-    corpus: Corpus, embedder: Embedder, spec_of: SpecOf, sif: bool, bar: ProgressBar | None = None
-) -> Statistics:
-    """Return the statistics of as many sentences as the map needs, in the order of `Corpus.mixed`.
-
-    The fit stops when cosines are the same under the maps of either half of the sentences so far. A corpus that has a
-    limit, or is too small to stop in, is read in order, as by `fit_corpus`.
-    """
-    progress = bar or ProgressBar()
-    available, width = corpus.count(), embedder.width
-    if corpus.limited or not enough_to_tell(available - PART, width):
-        return fit_corpus(corpus, embedder, progress)
-    statistics, halves, before, checked = Statistics.empty(width), Halves.empty(width), None, 0
-    for part in corpus.mixed():
-        n = statistics.moments.n
-        for keys, vectors in embed_windows(part, embedder, progress, n, place_of=corpus.place_of):
-            moments, sample = statistics.moments.merge(Moments.of(vectors)), statistics.sample.add(keys, vectors)
-            statistics, halves = Statistics(moments, sample), halves.add(keys, vectors)
-        n = statistics.moments.n
-        if n == available or n < _GROWTH * checked or not enough_to_tell(n, width):
-            continue
-        checked = n
-        spec = spec_of(statistics.moments)
-        maps = tuple(half_map for half in halves.moments if (half_map := fit(half, spec, sif)) is not None)
-        moved = movement((maps[0], maps[1]), halves.others) if maps else 0.0
-        if moved <= SETTLED and spec == before:
-            stop = SettledRecord(available=available, difference=round(moved, 4), bound=SETTLED)
-            return Statistics(statistics.moments, statistics.sample, corpus.records, stop)
-        before = spec
-        progress.expect(min(available, max(n + PART, vectors_needed(n, moved))))
-    deque(corpus, 0)  # a whole corpus is recorded in the order of its sources, however it was read
-    return Statistics(statistics.moments, statistics.sample, corpus.records)

@@ -1,6 +1,5 @@
-"""Test `whiten fit` and `merge`: statistics of a corpus, merged; and damaged files of them."""
+"""Test `whiten fit`: statistics of a corpus, merged for a refit; and damaged files of them."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +14,9 @@ from support.checkpoints import save_checkpoint
 from support.cli import ok, refused
 from support.corpus import sentences
 from support.vocabularies import wordpiece
-from whiten import DataError, Encoder
-from whiten_export.corpus.statistics import load_statistics
+from whiten import DataError, Encoder, WhiteningSpec, refit_bundle
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_whitening.statistics import Statistics, load_statistics
 
 
 @pytest.mark.slow
@@ -25,18 +25,21 @@ def test_merged_statistics_equal_those_of_the_whole_corpus(tiny_bundle: Path, tm
     for name, part in {"a": texts[:500], "b": texts[500:], "all": texts}.items():
         (tmp_path / f"{name}.txt").write_text("\n".join(part) + "\n", "utf-8")
         ok("fit", tiny_bundle, "--corpus", tmp_path / f"{name}.txt", "-o", tmp_path / f"{name}.safetensors")
-    parts = [tmp_path / f"{name}.safetensors" for name in "ab"]
-    report = json.loads(ok("merge", *parts, "-o", tmp_path / "ab.safetensors", "--json").stdout)
-    assert [record["sentences"] for record in report["corpus"]] == [500, 400]
-    merged, whole = (load_statistics(tmp_path / f"{name}.safetensors")[0] for name in ("ab", "all"))
+    first, second, whole = (load_statistics(tmp_path / f"{name}.safetensors")[0] for name in ("a", "b", "all"))
+    merged = Statistics.merge(first, second)
     scale = np.abs(whole.moments.scatter).max()  # batches differ, and so does rounding in float32
     np.testing.assert_allclose(merged.moments.scatter, whole.moments.scatter, atol=1e-6 * scale)
     assert len(merged.sample.keys) == len(whole.sample.keys) == 900
-    for name in ("ab", "all"):
-        ok("refit", tiny_bundle, "--stats", tmp_path / f"{name}.safetensors", "--out", tmp_path / name)
-    with Encoder(tmp_path / "ab") as first, Encoder(tmp_path / "all") as second:
-        np.testing.assert_allclose(first.encode(texts[:20]), second.encode(texts[:20]), atol=1e-3)
-        assert [record.name for record in first.manifest.whitening.corpus] == ["a.txt", "b.txt"]  # type: ignore[union-attr]
+    for name, parts in (("ab", "ab"), ("all", ["all"])):
+        stats = [option for part in parts for option in ("--stats", tmp_path / f"{part}.safetensors")]
+        ok("refit", tiny_bundle, *stats, "--out", tmp_path / name)
+    with Encoder(tmp_path / "ab") as one, Encoder(tmp_path / "all") as other:
+        np.testing.assert_allclose(one.encode(texts[:20]), other.encode(texts[:20]), atol=1e-3)
+        corpus = one.manifest.whitening.corpus  # type: ignore[union-attr]
+        assert [(record.name, record.sentences) for record in corpus] == [("a.txt", 500), ("b.txt", 400)]
+    both = [tmp_path / f"{name}.safetensors" for name in "ab"]
+    made = refit_bundle(tiny_bundle, both, WhiteningSpec(shrinkage=0.5), tmp_path / "python")
+    assert made.manifest.space == read_manifest(tmp_path / "ab").space
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from whiten_export.corpus.statistics import embed_float64, fit
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import ChoiceRecord
 from whiten_runtime.errors import UsageError
@@ -15,8 +14,9 @@ from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts, searched_
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import Choice, choose_by_pairs, choose_by_search
 from whiten_whitening.judged import Judged
-from whiten_whitening.maps import Shrinkage
+from whiten_whitening.maps import Shrinkage, WhiteningMap, WhiteningSpec
 from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.statistics import embed_float64, fit
 
 Development = Pairs | tuple[Collection, ...]
 
@@ -57,24 +57,25 @@ def check_searched(development: Development | None, manifest: Manifest, normaliz
         raise UsageError(f"the model {error}; choose by pairs (--dev FILE), or name a whitening") from None
 
 
-def chooser(
+def choose_by_development(
     development: Development,
+    moments: Moments,
+    dimension: int | None,
+    shrinkage: Shrinkage,
     manifest: Manifest,
     normalize: bool,
     embedder: Embedder,
-    dimension: int | None,
-    shrinkage: Shrinkage,
     report: Reporter,
     required: bool = False,
-) -> Callable[[Moments], Choice]:
-    """Return the function that chooses a whitening for moments; the texts are embedded once, here."""
-    sif = manifest.pooling == "sif"
+) -> Choice:
+    """Embed the texts of `--dev`, and choose the whitening, fitted on moments of a corpus, that suits them best."""
+
+    def fit_spec(spec: WhiteningSpec | None) -> WhiteningMap | None:
+        return fit(moments, spec, manifest.pooling == "sif")
+
     if isinstance(development, Pairs):
-        pairs = development
-        first, second = (embed_float64(texts, embedder) for texts in (pairs.first, pairs.second))
-        return lambda moments: choose_by_pairs(
-            lambda spec: fit(moments, spec, sif), first, second, pairs.scores, dimension, shrinkage, required
-        )
+        first, second = (embed_float64(texts, embedder) for texts in (development.first, development.second))
+        return choose_by_pairs(fit_spec, first, second, development.scores, dimension, shrinkage, required)
     by_cosine = searched_by_cosine(manifest.similarity_fn_name, normalize)
     prompts = Prompts.of(manifest)
     with report.bar("texts", sum(len(one.queries) + len(one.documents) for one in development)) as advance:
@@ -84,9 +85,7 @@ def chooser(
             return embed_float64(texts, embedder, options, advance)
 
         searches = [_judged(one, embed, prompts) for one in development]
-    return lambda moments: choose_by_search(
-        lambda spec: fit(moments, spec, sif), searches, by_cosine, dimension, shrinkage, required
-    )
+    return choose_by_search(fit_spec, searches, by_cosine, dimension, shrinkage, required)
 
 
 def _judged(collection: Collection, embed: Callable[[Sequence[str], str], Float64Array], prompts: Prompts) -> Judged:

@@ -1,24 +1,33 @@
-"""Test `whiten fit-many`: the same bits for any number of workers and machines, and nearly those of `whiten fit`."""
+"""Test `whiten fit` in shards: the same bits for any number of workers and machines, nearly those of one process."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from support.cli import ok, refused
-from whiten_export.corpus.statistics import load_statistics
+from support.cli import invoke, ok, refused
+from whiten_runtime.commands.main import whiten
 from whiten_scale import fitting
 from whiten_scale.fitting import ranges_of
 from whiten_scale.places import Folder
 from whiten_scale.plan import read_job
+from whiten_whitening.statistics import load_statistics
+
+
+@pytest.fixture(autouse=True)
+def _small_shards(texts_per_shard: Callable[[int], None]) -> None:
+    texts_per_shard(32)
 
 
 @pytest.fixture(scope="module")
 def once(tiny_bundle: Path, filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Statistics that one worker has fitted."""
     out = tmp_path_factory.mktemp("fit") / "one"
-    ok("fit-many", tiny_bundle, "--corpus", filled, "--texts-per-shard", 32, "--out", out, "--workers", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("whiten_scale.plan.PER_SHARD", 32)
+        ok("fit", tiny_bundle, "--corpus", filled, "--out", out, "--workers", 1)
     return out
 
 
@@ -28,14 +37,14 @@ def test_files_of_others_in_the_directory_of_parts_stay(tiny_bundle: Path, tmp_p
     parts = tmp_path / "a.stats.parts"
     parts.mkdir()
     (parts / ".keep").write_text("mine")
-    ok("fit-many", tiny_bundle, "--corpus", source, "--out", out, "--workers", 1)
+    ok("fit", tiny_bundle, "--corpus", source, "--out", out, "--workers", 1)
     assert [path.name for path in parts.iterdir()] == [".keep"]
 
 
 def test_bits_do_not_depend_on_workers_and_machines(
     tiny_bundle: Path, filled: Path, once: Path, tmp_path: Path
 ) -> None:
-    arguments = ("fit-many", tiny_bundle, "--corpus", filled, "--texts-per-shard", 32, "--out")
+    arguments = ("fit", tiny_bundle, "--corpus", filled, "--out")
     found = json.loads(ok(*arguments, tmp_path / "two", "--workers", 2, "--json").stdout)
     assert found["sentences"] == 400
     assert (tmp_path / "two").read_bytes() == once.read_bytes()
@@ -50,7 +59,7 @@ def test_bits_do_not_depend_on_workers_and_machines(
     assert (tmp_path / "three").read_bytes() == once.read_bytes()
 
 
-def test_statistics_are_those_of_whiten_fit(tiny_bundle: Path, filled: Path, once: Path, tmp_path: Path) -> None:
+def test_statistics_are_those_of_one_process(tiny_bundle: Path, filled: Path, once: Path, tmp_path: Path) -> None:
     corpus = [part for file in sorted(filled.iterdir()) for part in ("--corpus", file)]
     ok("fit", tiny_bundle, *corpus, "--column", "text", "--out", tmp_path / "fit")
     (many, origin), (whole, other) = load_statistics(once), load_statistics(tmp_path / "fit")
@@ -71,7 +80,7 @@ def test_a_fit_goes_on_with_the_ranges_that_are_there(
     tiny_bundle: Path, filled: Path, once: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    arguments = ("fit-many", tiny_bundle, "--corpus", filled, "--texts-per-shard", 32, "--out", out)
+    arguments = ("fit", tiny_bundle, "--corpus", filled, "--out", out)
     ok(*arguments, "--share", "1/2", "--workers", 1)
     said = ok(*arguments, "--workers", 1).stderr
     assert "there already: " in said
@@ -81,7 +90,7 @@ def test_a_fit_goes_on_with_the_ranges_that_are_there(
 def test_ranges_hold_consecutive_shards(
     tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ok("embed-many", tiny_bundle, "--input", filled, "--texts-per-shard", 32, "--out", tmp_path / "plan", "--plan-only")
+    ok("embed-many", tiny_bundle, "--input", filled, "--out", tmp_path / "plan", "--plan-only")
     job = read_job(Folder(str(tmp_path / "plan")))
     assert job is not None
     monkeypatch.setattr(fitting, "MOST_RANGES", 4)
@@ -93,6 +102,25 @@ def test_ranges_hold_consecutive_shards(
 def test_a_wrong_row_stops(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('"one"\n7\n')
     source, out = tmp_path / "a.jsonl", tmp_path / "out"
-    error = refused("fit-many", tiny_bundle, "--corpus", source, "--out", out, "--workers", 1, code=1)
+    error = refused("fit", tiny_bundle, "--corpus", source, "--out", out, "--workers", 1, code=1)
     assert "a.jsonl: row 2 holds the number 7" in error
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--workers", 2, "--max-sentences", 9), "--max-sentences is for one process; leave it out, or --workers"),
+        (("--share", "1/2", "--device", "cpu"), "--device is for one process; leave it out, or --workers"),
+        (("--share", "1/2", "--corpus", "builtin:english-1"), "leave --workers, --share and --ray out"),
+        (("--workers", 100_000), "--workers is 100000; wanted a whole number from 1 to "),
+        (("--share", "3/2"), "'3/2'; wanted K/N, with K from 1 to N"),
+        (("--workers", 1, "--out", "no/where"), "'no' is not a directory"),
+    ],
+)
+def test_what_is_refused_before_anything_is_written(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, options: tuple[object, ...], message: str
+) -> None:
+    result = invoke(whiten, "fit", tiny_bundle, "--corpus", filled, "--out", tmp_path / "out", *options)
+    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+    assert not list(tmp_path.iterdir())

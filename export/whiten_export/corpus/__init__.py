@@ -1,1 +1,0 @@
-"""Statistics of a corpus's vectors, on which a whitening is fitted."""
