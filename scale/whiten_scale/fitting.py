@@ -14,6 +14,7 @@ from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.inference.loading import load_bundle
+from whiten_runtime.ort.providers import providers_for
 from whiten_runtime.ort.session import SessionOptions
 from whiten_scale.plan import Job
 from whiten_scale.readers import read_pieces
@@ -41,7 +42,8 @@ class RangeFitter:
     def __init__(self, bundle: Path) -> None:
         manifest = read_manifest(bundle)
         self._origin = Origin.of(manifest)
-        _, self._embedder = load_bundle(bundle, SessionOptions(threads=1), output=unwhitened_output(manifest))
+        options = SessionOptions(providers_for(), threads=1)
+        _, self._embedder = load_bundle(bundle, options, output=unwhitened_output(manifest))
 
     def fit(self, job: Job, number: int, folder: Path) -> None:
         """Fit the statistics of a range, and write them, unless they are there."""

@@ -17,7 +17,6 @@ from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
     ConsoleReporter,
     bundle_argument,
-    device_option,
     json_option,
     one_line_errors,
     quiet_option,
@@ -28,7 +27,7 @@ from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.replacing import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
+from whiten_runtime.ort.providers import providers_for
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.isotropy import average_cosine, iso_score
 from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
@@ -78,15 +77,12 @@ def _fitting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_out_option
 @json_option
 @quiet_option
-@heading("Execution")
-@device_option
 @one_line_errors
 def fit(
     bundle: str,
     corpus: tuple[str, ...],
     column: str | None,
     max_sentences: int | None,
-    providers: tuple[Provider, ...],
     out: Path,
     as_json: bool,
 ) -> None:
@@ -100,7 +96,7 @@ def fit(
     _check_file(out)
     with needing("refit"):
         from whiten_export.pipeline.refit import fit_statistics
-    options = SessionOptions(providers or (CPU_PROVIDER,))
+    options = SessionOptions(providers_for())
     statistics = fit_statistics(
         locate_bundle(bundle), Corpus(corpus, column, max_sentences), out, options, ConsoleReporter()
     )
@@ -185,15 +181,12 @@ def merge(stats: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @shared.force_option
 @json_option
 @quiet_option
-@heading("Execution")
-@device_option
 @one_line_errors
 def refit(
     bundle: str,
     corpus: tuple[str, ...],
     column: str | None,
     max_sentences: int | None,
-    providers: tuple[Provider, ...],
     stats: Path | None,
     whitening: Method | Literal["auto"] | None,
     dim: int | None,
@@ -235,7 +228,7 @@ def refit(
         from whiten_export.writing.staging import check_place
     check_place(out, force)
     reporter = ConsoleReporter()
-    options = SessionOptions(providers or (CPU_PROVIDER,))
+    options = SessionOptions(providers_for())
     path = locate_bundle(bundle)
     if align_to is not None:
         aligned_to, _ = align_refit(align_to, read_manifest(path), recipe.spec or WhiteningSpec(dimension=dim))
