@@ -14,7 +14,8 @@ PAPERS_ROWS = [
     "spanbert-large", "deberta-base", "deberta-large", "albert-base", "albert-large", "t5-base", "t5-large",
     "layoutlm-base", "layoutlm-large", "xlm", "xlm-roberta-base", "xlm-roberta-large", "m-bert", "mpnet",
     "squeezebert", "specter", "minilm-l12-h384", "dialogrpt", "electra", "mobilebert", "sbert",
-    "simcse", "unsup-simcse", "angle-bert", "llama-7b", "llama-2-7b", "angle-llama", "text-embedding-3-small", "glove", "sif",
+    "simcse", "unsup-simcse", "angle-bert", "llama-7b", "llama-2-7b", "angle-llama", "text-embedding-3-small",
+    "glove", "sif",
 ]  # fmt: skip
 
 

@@ -60,12 +60,12 @@ def search(text: str) -> tuple[Entry, ...]:
 def details(entry: Entry) -> str:
     """Return how an entry is exported, a fact a line; `--json` has every field."""
     lengths = ", ".join(map(str, entry.dimensions))
+    measured = ", chosen on similarity of short texts" if len(entry.recommended_layers) > 1 else ""
     facts = {
         "name": ", ".join((entry.name, *entry.aliases)),
         "checkpoint": entry.checkpoint,
         "licence": entry.licence,
-        "layers": _layers(entry)
-        + (", chosen on similarity of short texts" if len(entry.recommended_layers) > 1 else ""),
+        "layers": f"{_layers(entry)}{measured}",
         "pooling": entry.pooling if entry.recommended_layers else "",
         "default": "as published, unless layers or a whitening are named" if entry.as_published else "",
         "vectors": f"may be cut to {lengths} dimensions" if lengths else "",

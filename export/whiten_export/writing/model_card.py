@@ -125,11 +125,9 @@ def _proof(manifest: Manifest) -> str:
         for record in (manifest.parity, manifest.published)
         if record is not None
     ]
-    bounds = gate_of(manifest.precision, manifest.vectors)
     again = "Measured when the bundle was written; `whiten verify` measures it again, on your machine."
-    return (
-        f"{again}\n\n{_table(_PROOF, rows)}\n\nA bundle is written only if the first line keeps its bounds: {bounds}."
-    )
+    gate = gate_of(manifest.precision, manifest.vectors)
+    return f"{again}\n\n{_table(_PROOF, rows)}\n\nA bundle is written only if the first line keeps the bounds {gate}."
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

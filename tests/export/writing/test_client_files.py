@@ -81,14 +81,14 @@ def test_it_says_what_the_bundle_is_and_no_path_of_this_machine(
         f"`{manifest.space}`",
         f"{parity.max_difference:.1e} |",
         f"| {parity.reference} | {parity.vectors:,} |",
-        f"only if the first line keeps {gate_of('fp32', 'float32')}.",
+        f"only if the first line keeps the bounds {gate_of('fp32', 'float32')}.",
         "so is their licence; look it up there.",
     ):
         assert words in card, words
     for place in (checkpoint("bert").parent, fresh_bundle.parent, Path.home(), Path("/tmp")):
         assert str(place) not in card
     rounded = model_card(changed(manifest, vectors="int8"))
-    for words in (f"keeps {gate_of('fp32', 'int8')}.", "whole numbers from -127 to 127"):
+    for words in (f"keeps the bounds {gate_of('fp32', 'int8')}.", "whole numbers from -127 to 127"):
         assert words in rounded, words
 
 
