@@ -79,7 +79,8 @@ def write_collection(folder: Path, split: str) -> None:
     queries = [json.dumps({"_id": f"q{n}", "text": text[: len(text) // 2]}) for n, text in enumerate(texts[:20])]
     write_lines(folder / "corpus.jsonl", documents)
     write_lines(folder / "queries.jsonl", queries)
-    write_lines(folder / "qrels" / f"{split}.tsv", ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(20))])
+    judgements = [f"q{n}\td{n}\t1" for n in range(20)]
+    write_lines(folder / "qrels" / f"{split}.tsv", ["query-id\tcorpus-id\tscore", *judgements])
 
 
 def whitening_methods(folder: Path, hub: Path) -> None:

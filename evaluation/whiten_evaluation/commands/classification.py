@@ -61,15 +61,14 @@ def classification(bundles: tuple[str, ...], data: Path, tasks: str | None, as_j
             scores.append(classify(task, vectors))
         scored.append((name, scores))
     rows = [_cells(name, scores[place]) for place in range(len(classifications)) for name, scores in scored]
-    means = {name: average(scores) for name, scores in scored}
-    rows += [
-        [name, "average of the seven", None, mean, *[None] * 4] for name, mean in means.items() if mean is not None
-    ]
+    for name, scores in scored:
+        if (mean := average(scores)) is not None:
+            rows.append([name, "average of the seven", None, mean, None, None, None, None])
     document = {
         "sentences": len(texts),
         "absent": absent,
         "warnings": reporter.warnings,
-        "bundles": [{"bundle": name, "tasks": scores, "average": means[name]} for name, scores in scored],
+        "bundles": [{"bundle": name, "tasks": scores, "average": average(scores)} for name, scores in scored],
     }
     show(HEADER, rows, document, as_json)
 
