@@ -10,6 +10,7 @@ from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.inference.loading import load_unwhitened
+from whiten_runtime.ort.providers import providers_for
 from whiten_runtime.ort.session import SessionOptions
 from whiten_scale.plan import Job
 from whiten_scale.readers import read_pieces
@@ -37,7 +38,7 @@ class RangeFitter:
 
     def __init__(self, bundle: Path) -> None:
         self._origin = Origin.of(read_manifest(bundle))
-        self._embedder = load_unwhitened(bundle, SessionOptions(threads=1))
+        self._embedder = load_unwhitened(bundle, SessionOptions(providers_for(), threads=1))
 
     def fit(self, job: Job, number: int, folder: Path) -> None:
         """Fit the statistics of a range, and write them, unless they are there."""

@@ -67,23 +67,26 @@ def choose_layers(folder: Path, hub: Path) -> None:
 
 
 def measure_search(folder: Path, hub: Path) -> None:
+    """Write a collection in BEIR's layout."""
+    write_collection(folder / "mine", "test")
+
+
+def write_collection(folder: Path, split: str) -> None:
     """Write documents, queries and judgements of which document answers which query."""
+    (folder / "qrels").mkdir(parents=True)
     texts = everyday(60)
     documents = [json.dumps({"_id": f"d{n}", "title": "", "text": text}) for n, text in enumerate(texts)]
     queries = [json.dumps({"_id": f"q{n}", "text": text[: len(text) // 2]}) for n, text in enumerate(texts[:20])]
-    write_lines(folder / "documents.jsonl", documents)
+    write_lines(folder / "corpus.jsonl", documents)
     write_lines(folder / "queries.jsonl", queries)
-    write_lines(folder / "relevant.tsv", ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(20))])
+    judgements = [f"q{n}\td{n}\t1" for n in range(20)]
+    write_lines(folder / "qrels" / f"{split}.tsv", ["query-id\tcorpus-id\tscore", *judgements])
 
 
 def whitening_methods(folder: Path, hub: Path) -> None:
     """Write pairs with scores, a collection in BEIR's layout, and texts."""
     choose_layers(folder, hub)
-    collection = folder / "cranfield"
-    (collection / "qrels").mkdir(parents=True)
-    measure_search(collection, hub)
-    (collection / "documents.jsonl").rename(collection / "corpus.jsonl")
-    (collection / "relevant.tsv").rename(collection / "qrels" / "dev.tsv")
+    write_collection(folder / "cranfield", "dev")
     write_lines(folder / "texts.txt", everyday(1600))
 
 

@@ -24,11 +24,21 @@ def test_ndcg_is_that_of_trec_eval(orders: list[tuple[list[int], dict[int, int]]
 @pytest.mark.parametrize("by_cosine", [False, True])
 def test_documents_are_found_by_cosine_or_dot_product_and_equals_in_order(by_cosine: bool) -> None:
     documents = np.array([[1.0, 0.0], [3.0, 3.0], [1.0, 0.0], [0.0, 1.0]])
-    judged = Judged(np.array([[1.0, 0.0]]), documents, ({2: 1},))
+    judged = Judged(np.array([[1.0, 0.0]]), documents, ({2: 1},), (None,))
     place = 1 if by_cosine else 2  # the longest vector is before both by dot product
     assert judged.ndcg_at_10(judged.queries, documents, by_cosine) == pytest.approx(1 / np.log2(place + 2))
 
 
 def test_fewer_documents_than_ten_are_enough() -> None:
-    judged = Judged(np.eye(3), np.eye(3), ({0: 2, 1: 1}, {1: 1}, {2: 3}))
+    judged = Judged(np.eye(3), np.eye(3), ({0: 2, 1: 1}, {1: 1}, {2: 3}), (None,) * 3)
     assert judged.ndcg_at_10(judged.queries, judged.documents, True) == pytest.approx(1)
+
+
+def test_a_query_does_not_find_itself() -> None:
+    """Eight texts, four of them queries: each finds itself first, then its answer."""
+    rows = np.eye(4, 5)
+    documents = np.concatenate([rows, rows + 0.2 * np.eye(1, 5, 4)])
+    answers = tuple({row + 4: 1} for row in range(4))
+    for own, score in (((None,) * 4, 1 / np.log2(3)), (tuple(range(4)), 1)):
+        judged = Judged(rows, documents, answers, own)
+        assert judged.ndcg_at_10(rows, documents, True) == pytest.approx(score)

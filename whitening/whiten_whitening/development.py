@@ -7,7 +7,7 @@ from pathlib import Path
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import ChoiceRecord
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.collections import Collection, has_collections, read_collections
+from whiten_runtime.files.collections import LAYOUT, Collection, has_collections, read_collections
 from whiten_runtime.files.pairs import Pairs, read_pairs
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts, searched_by_cosine
@@ -22,7 +22,6 @@ Development = Pairs | tuple[Collection, ...]
 
 _PAIRS = (".csv", ".jsonl", ".tsv")
 _COLLECTION = ("corpus.jsonl", "queries.jsonl")
-_WANTED = "wanted a file of pairs with scores, or a folder in BEIR's layout: corpus.jsonl, queries.jsonl, qrels/"
 
 
 def read_development(path: Path, report: Reporter) -> Development:
@@ -40,7 +39,7 @@ def read_development(path: Path, report: Reporter) -> Development:
         return collections
     if len(files) != 1:
         holds = f"holds {', '.join(file.name for file in files):.80}" if files else "holds no data"
-        raise UsageError(f"dev '{path}' {holds}; {_WANTED}")
+        raise UsageError(f"dev '{path}' {holds}; wanted a file of pairs with scores, or {LAYOUT}")
     report.stage(f"choosing by the pairs of {files[0]}")
     return read_pairs(files[0])
 
@@ -89,14 +88,14 @@ def choose_by_development(
 
 
 def _judged(collection: Collection, embed: Callable[[Sequence[str], str], Float64Array], prompts: Prompts) -> Judged:
-    names = sorted(collection.documents)  # of equally near ones, the first id is found first
-    rows = {name: row for row, name in enumerate(names)}
+    rows = {name: row for row, name in enumerate(collection.ids)}
     return Judged(
         embed(list(collection.queries.values()), prompts.for_task(*QUERY)),
-        embed([collection.documents[name] for name in names], prompts.for_task(*DOCUMENT)),
+        embed([collection.documents[name] for name in rows], prompts.for_task(*DOCUMENT)),
         tuple(
             {rows[name]: grade for name, grade in collection.relevant[query].items()} for query in collection.queries
         ),
+        collection.own_rows,
     )
 
 

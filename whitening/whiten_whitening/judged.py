@@ -1,6 +1,6 @@
 """Measure a search by judgements of which documents answer which queries."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,17 +19,31 @@ class Judged:
     queries: Float64Array  # [q, d]
     documents: Float64Array  # [n, d], of equally near ones the first is found first
     grades: tuple[Mapping[int, int], ...]  # grades by the rows of relevant documents, for each query
+    own: tuple[int | None, ...]  # row of the document that a query itself is, for each query; None for most
 
     def ndcg_at_10(self, queries: Float64Array, documents: Float64Array, by_cosine: bool) -> float:
         """Return the mean nDCG@10 of a search with these vectors, [q, k] and [n, k], in place of the own ones."""
-        nearest = Nearest.empty(len(queries)).add(_single(queries), _single(documents), 0, _TOP, by_cosine)
-        orders = [list(own) for own in nearest.rows.tolist()]
+        nearest = Nearest.empty(len(queries)).add(_single(queries), _single(documents), 0, _TOP + 1, by_cosine)
+        orders = without_own(nearest.rows, self.own, _TOP)
         gains = [[own.get(row, 0) for row in order] for own, order in zip(self.grades, orders, strict=True)]
         return float(ndcg(gains, [list(own.values()) for own in self.grades]).mean())
 
 
 def _single(rows: Float64Array) -> NDArray[np.float32]:
     return np.ascontiguousarray(rows, np.float32)
+
+
+def without_own(rows: NDArray[np.int64], own: Sequence[int | None], top: int) -> list[list[int]]:
+    """Return the `top` nearest documents of each query, without the one that the query itself is.
+
+    So do BEIR and MTEB (`ignore_identical_ids`) in ArguAna and Quora, where every query is a document too.
+
+    Args:
+        rows: rows of documents for each query, the nearest first, [q, top + 1].
+        own: row of the document that each query itself is; None where it is none.
+        top: number of documents to return.
+    """
+    return [[row for row in found if row != left_out][:top] for found, left_out in zip(rows.tolist(), own, strict=True)]
 
 
 def ndcg(gains: list[list[int]], relevant: list[list[int]], top: int = _TOP) -> Float64Array:

@@ -48,7 +48,7 @@ def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
 
 
 def ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the ranks of values, [n], from 0 on; ties share their mean rank."""
+    """Return the ranks of values, [n], from 1 on, as scipy's `rankdata`; ties share their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     means = counts.cumsum().astype(np.float64) - (counts - 1) / 2
     return np.asarray(np.take(means, place), np.float64)

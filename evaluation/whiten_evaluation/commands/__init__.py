@@ -1,9 +1,8 @@
 """Define the commands `whiten eval` and `whiten sweep`; the group `eval` is here."""
 
-from whiten_evaluation.commands.classification import classification, rte
-from whiten_evaluation.commands.isotropy import isotropy
+from whiten_evaluation.commands.classification import classification
 from whiten_evaluation.commands.retrieval import retrieval
-from whiten_evaluation.commands.sts import codes, compare, sts
+from whiten_evaluation.commands.sts import sts
 from whiten_runtime.commands.help import group
 
 
@@ -12,12 +11,12 @@ from whiten_runtime.commands.help import group
     section="Evaluate",
     examples=(
         "whiten eval sts bundles/minilm-l0-l1 --data sts/",
-        "whiten eval isotropy bundles/minilm-l0-l1 --input texts.txt",
+        "whiten eval retrieval bundles/minilm --data beir/scifact/",
     ),
 )
 def evaluate() -> None:
-    """Measure bundles by the papers' protocols, on your files."""
+    """Measure search, similarity and classification by bundles, on your files."""
 
 
-for _command in (sts, retrieval, classification, rte, isotropy, compare, codes):
+for _command in (sts, retrieval, classification):
     evaluate.add_command(_command)

@@ -1,92 +1,80 @@
-"""Implement `whiten eval classification` and `whiten eval rte`."""
+"""Implement `whiten eval classification`: SentEval's tasks and RTE on bundles."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import get_args
 
-import click
-
-from whiten_evaluation.commands.options import (
-    Cell,
-    Run,
-    data_option,
-    prompt_option,
-    running_options,
-    table_text,
-    whitening_options,
-)
-from whiten_evaluation.embedding import WhiteningSource
-from whiten_evaluation.tasks.classification import ClassificationScore, classify, score_entailment
-from whiten_evaluation.tasks.classification_files import TaskName, read_entailment, read_tasks
-from whiten_runtime.commands.console import one_line_errors
+from whiten_evaluation.commands.options import Cell, bundles_argument, data_option, locate_bundles, show
+from whiten_evaluation.embedding import embed_texts
+from whiten_evaluation.tasks.classification import ClassificationScore, classify
+from whiten_evaluation.tasks.classification_files import TaskName, read_tasks
+from whiten_runtime.commands.console import ConsoleReporter, json_option, one_line_errors, quiet_option
 from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError, needing
 
 ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
+HEADER = ("bundle", "task", "samples", "accuracy", "F1", "majority", "lowest fold", "highest fold")
 
 
 @command(
     section="Evaluate",
     examples=(
-        "whiten eval classification bundles/minilm-l0-l1 --data senteval/",
-        "whiten eval classification bundles/minilm-l0-l1 --data senteval/ --tasks MR",
+        "whiten eval classification bundles/minilm --data senteval/",
+        "whiten eval classification bundles/minilm --data senteval/ --tasks MR,RTE",
     ),
 )
 @one_line_errors
+@bundles_argument
 @heading("Data")
 @data_option
 @option(
     "--tasks", metavar="T,T", help=f"Some of the tasks, with commas. They are {','.join(ALL_TASKS)}. [default: all]"
 )
-@prompt_option
-@whitening_options
-@running_options
-def classification(data: Path, tasks: str | None, whitening: WhiteningSource, run: Run) -> None:
+@heading("Output")
+@json_option
+@quiet_option
+def classification(bundles: tuple[str, ...], data: Path, tasks: str | None, as_json: bool) -> None:
     """Classify sentences by logistic regression, as SentEval does.
 
-    The regression is trained on the sentences' vectors. Scores are accuracies, times 100; avg is their mean over all
-    seven tasks. MRPC also has the F1 of paraphrases. CR, whose classes are unequal, has a table of its own, with the
-    accuracy of always giving the more frequent class and the spread over the folds.
+    The regression is trained on the sentences' vectors. Scores are accuracies, times 100; majority is the accuracy of
+    always giving the most frequent class. RTE is not trained: a cosine above 0.5 is entailment. The average is over
+    the seven tasks of SentEval.
     """
     chosen = parse_tasks(tasks)
     with needing("eval"):
         import sklearn  # noqa: F401
+    reporter = ConsoleReporter()
     classifications, absent = read_tasks(data, chosen)
     if absent:
         missing = ", ".join(f"{name} (no {', no '.join(files)})" for name, files in absent.items())
         if not classifications:
             raise UsageError(f"'{data}' has none of the tasks that were asked for; wanted files of {missing}")
-        run.reporter.warn(f"left out, as '{data}' does not have them: {missing}")
+        reporter.warn(f"left out, as '{data}' does not have them: {missing}")
     texts = tuple(dict.fromkeys(text for task in classifications for text in task.sentences))
-    groups: dict[str, int] = {task.name: len(task.sentences) for task in classifications}
-    rows: list[list[Cell]] = []
-    reviews: list[tuple[Cell, ...]] = []
-    documents = []
-    for bundle in run.over(texts, whitening, groups, f"{len(texts):,} sentences, --fit-on {whitening}"):
-        vectors, scores = bundle.embed(whitening), []
+    scored: list[tuple[str, list[ClassificationScore]]] = []
+    for name, path in locate_bundles(bundles):
+        reporter.stage(f"{name}: {len(texts):,} sentences")
+        vectors, scores = embed_texts(path, texts, reporter), []
         for task in classifications:
-            run.reporter.stage(f"{bundle.name}: {task.name}")
-            scores.append(classify(task, vectors, whitening, run.options.threads))
-        average = sum(score.accuracy for score in scores) / len(scores) if len(scores) == len(ALL_TASKS) else None
-        cells = [cell for score in scores for cell in (score.accuracy, *([] if score.f1 is None else [score.f1]))]
-        rows.append([bundle.name, *cells, average])
-        reviews += [(bundle.name, *_reviews(score)) for score in scores if score.task == "CR"]
-        seconds = {"embed": bundle.seconds["embed"]}
-        documents.append({"bundle": bundle.name, "seconds": seconds, "tasks": scores, "average": average})
-    columns = [label for task in classifications for label in (task.name, *([f"{task.name} F1"] if task.pairs else []))]
+            reporter.stage(f"{name}: {task.name}")
+            scores.append(classify(task, vectors))
+        scored.append((name, scores))
+    rows = [_cells(name, scores[place]) for place in range(len(classifications)) for name, scores in scored]
+    for name, scores in scored:
+        if (mean := average(scores)) is not None:
+            rows.append([name, "average of the seven", None, mean, None, None, None, None])
     document = {
-        "whitening": str(whitening),
         "sentences": len(texts),
         "absent": absent,
-        "warnings": run.reporter.warnings,
-        "bundles": documents,
+        "warnings": reporter.warnings,
+        "bundles": [{"bundle": name, "tasks": scores, "average": average(scores)} for name, scores in scored],
     }
-    header = ("CR", "reviews", "majority", "accuracy", "above majority", "lowest fold", "highest fold", "C")
-    run.show(("bundle", *columns, "avg"), rows, document, table_text(header, reviews) if reviews else None)
+    show(HEADER, rows, document, as_json)
 
 
 def parse_tasks(text: str | None) -> tuple[TaskName, ...]:
-    """Parse names of tasks such as "MR,TREC"; None means all seven. Case does not matter."""
+    """Parse names of tasks such as "MR,TREC"; None means all. Case does not matter."""
     if text is None:
         return ALL_TASKS
     chosen = [part.strip().upper() for part in text.split(",")]
@@ -96,48 +84,12 @@ def parse_tasks(text: str | None) -> tuple[TaskName, ...]:
     return tuple(name for name in ALL_TASKS if name in chosen)
 
 
-def _reviews(score: ClassificationScore) -> Sequence[Cell]:
-    """Return the cells of CR, whose classes are unequal: the majority beside the accuracy, and the spread of folds."""
-    low, high = min(score.strengths), max(score.strengths)
-    chosen = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-    gain = score.accuracy - score.majority
-    return (score.n, score.majority, score.accuracy, f"{gain:+.2f}", min(score.folds), max(score.folds), chosen)
+def average(scores: Sequence[ClassificationScore]) -> float | None:
+    """Return the mean accuracy over the seven tasks of SentEval; None unless all of them were scored."""
+    seven = [score.accuracy for score in scores if score.task != "RTE"]
+    return fmean(seven) if len(seven) == len(ALL_TASKS) - 1 else None
 
 
-@command(
-    section="Evaluate",
-    examples=(
-        "whiten eval rte bundles/minilm-l0-l1 --data RTE/",
-        "whiten eval rte bundles/minilm-l0-l1 --data RTE/ --threshold 0.6",
-    ),
-)
-@one_line_errors
-@heading("Data")
-@data_option
-@option(
-    "--threshold",
-    type=click.FloatRange(-1, 1),
-    default=0.5,
-    show_default=True,
-    metavar="T",
-    help="A cosine above T is entailment.",
-)
-@prompt_option
-@whitening_options
-@running_options
-def rte(data: Path, threshold: float, whitening: WhiteningSource, run: Run) -> None:
-    """Decide entailment by the cosine of two sentences, on RTE.
-
-    The dev split is used; the score is the accuracy, times 100. majority is the accuracy of always giving the more
-    frequent answer; entailed is the share of pairs that were decided as entailment.
-    """
-    pairs, file = read_entailment(data)
-    rows: list[list[Cell]] = []
-    documents = []
-    subject = f"{len(pairs.texts):,} pairs, --fit-on {whitening}"
-    for bundle in run.over(pairs.sentences, whitening, {"RTE": len(pairs.sentences)}, subject):
-        score = score_entailment(pairs, bundle.embed(whitening), whitening, threshold)
-        rows.append([bundle.name, score.n, score.accuracy, score.majority, score.entailed])
-        documents.append({"bundle": bundle.name, "score": score})
-    document = {"whitening": str(whitening), "threshold": threshold, "file": str(file), "bundles": documents}
-    run.show(("bundle", "pairs", "accuracy", "majority", "entailed"), rows, document)
+def _cells(name: str, score: ClassificationScore) -> list[Cell]:
+    folds = (min(score.folds), max(score.folds)) if score.folds else (None, None)
+    return [name, score.task, score.n, score.accuracy, score.f1, score.majority, *folds]

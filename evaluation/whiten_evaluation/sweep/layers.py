@@ -33,7 +33,7 @@ from whiten_runtime.reporter import Reporter
 _GRAPH_FILE = "model.onnx"
 _CHECKED_TEXTS = 12
 _SPARE = 1.05
-_ELSEWHERE = "another --cache"
+_ELSEWHERE = "another XDG_CACHE_HOME"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class LayerGraph:
 
     folder: Path
     layers: tuple[int, ...]
-    poolings: tuple[Pooling, ...]
+    pooling: Pooling
     width: int  # dimensions of a vector, d
     pad_token_id: int
     max_seq_length: int
@@ -60,8 +60,8 @@ class LayerGraph:
         return load_graph(self.path, tokenizer, self.pad_token_id, options, LAYERS_OUTPUT, self.prompts)
 
     def split(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Reshape rows of the graph's output to [texts, poolings, layers, d]."""
-        return rows.reshape(len(rows), len(self.poolings), len(self.layers), self.width)
+        """Reshape rows of the graph's output to [texts, layers, d]."""
+        return rows.reshape(len(rows), len(self.layers), self.width)
 
 
 @dataclass(frozen=True)
@@ -70,19 +70,19 @@ class LayerVectors:
 
     graph: LayerGraph
     rows: dict[str, int]
-    table: NDArray[np.float32]  # [texts, poolings, layers, d]
+    table: NDArray[np.float32]  # [texts, layers, d]
 
-    def of(self, pooling: Pooling, texts: Sequence[str] | None = None) -> NDArray[np.float32]:
+    def of(self, texts: Sequence[str] | None = None) -> NDArray[np.float32]:
         """Read the vectors of some texts, or of all, into memory: [layers, n, d]."""
         rows = slice(None) if texts is None else np.array([self.rows[text] for text in texts], np.intp)
-        return np.ascontiguousarray(np.moveaxis(self.table[rows, self.graph.poolings.index(pooling)], 0, 1))
+        return np.ascontiguousarray(np.moveaxis(self.table[rows], 0, 1))
 
 
 def open_graph(
     model: TokenModel,
     name: str,
     layers: tuple[int, ...],
-    poolings: tuple[Pooling, ...],
+    pooling: Pooling,
     length: int,
     prompts: Prompts,
     cache: Path,
@@ -93,11 +93,11 @@ def open_graph(
     config = sorted(model.client_config.items())
     made_of = (model.record.weights_sha256, model.record.revision, config, model.tokenizer.json)
     side, prompt = model.tokenizer.truncation_side, prompts.resolve()
-    parts = repr((version("whiten"), made_of, layers, poolings, length, side, prompt, prompts.pooled))
+    parts = repr((version("whiten"), made_of, layers, pooling, length, side, prompt, prompts.pooled))
     key = hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     folder = cache / f"{name.replace('/', '--')}-{key}"
     width, pad = model.record.hidden_size, model.tokenizer.pad_token_id
-    graph = LayerGraph(folder / "graph", layers, poolings, width, pad, length, side, prompts)
+    graph = LayerGraph(folder / "graph", layers, pooling, width, pad, length, side, prompts)
     if graph.path.is_file():
         return graph
     report.stage(f"making a graph of {model.record.model_type}, layers {', '.join(map(str, layers))}")
@@ -110,8 +110,7 @@ def open_graph(
             made.folder.mkdir()
             write_layers(model, made)
             report.stage("checking every layer against the reference")
-            with report.bar("poolings", len(poolings)) as advance:
-                check_layers(model, made, options, advance)
+            check_layers(model, made, options)
         with written_as(folder, _ELSEWHERE):
             shutil.rmtree(graph.folder, ignore_errors=True)
             made.folder.rename(graph.folder)
@@ -121,31 +120,27 @@ def open_graph(
 def write_layers(model: TokenModel, graph: LayerGraph) -> None:
     """Write the graph and the tokenizer into the graph's folder."""
     write_tokenizer(graph.folder, model.tokenizer, graph.max_seq_length)
-    hidden = model.hidden_states(graph.layers, "+".join(graph.poolings))
+    hidden = model.hidden_states(graph.layers, graph.pooling)
     pooled = graph.prompts.pooled
-    save_graph(layers_graph(hidden, graph.layers, graph.poolings, graph.width, pooled), graph.path)
+    save_graph(layers_graph(hidden, graph.layers, graph.pooling, graph.width, pooled), graph.path)
 
 
-def check_layers(
-    model: TokenModel, graph: LayerGraph, options: SessionOptions, advance: Callable[[int], object]
-) -> None:
-    """Raise a ParityError if a layer or pooling differs from the model's reference on a dozen texts."""
+def check_layers(model: TokenModel, graph: LayerGraph, options: SessionOptions) -> None:
+    """Raise a ParityError if a layer differs from the model's reference on a dozen texts."""
     texts = probe_texts(min(graph.max_seq_length, 64))[1 : _CHECKED_TEXTS + 1]
     with graph.embedder(options) as embedder:
         tokenized = embedder.tokenize(texts, embedder.options)
         got = graph.split(embedder.run(tokenized, embedder.options))
     rows = [model.tokenizer.plain(row) for row in tokenized.ids]
-    for index, pooling in enumerate(graph.poolings):
-        reference = model.reference(graph.layers, pooling)
-        wanted = np.stack([_alone(reference.pooled, row, tokenized.prompt_tokens, graph) for row in rows], axis=1)
-        advance(1)
-        for number, layer in enumerate(graph.layers):
-            agreement = compare(got[:, index, number], wanted[number])
-            if not GATES["fp32"].passes(agreement):
-                raise ParityError(
-                    f"layer {layer} with {pooling} pooling is not what {reference.name} computes: {agreement}; wanted "
-                    f"{GATES['fp32']}; no vectors were kept"
-                )
+    reference = model.reference(graph.layers, graph.pooling)
+    wanted = np.stack([_alone(reference.pooled, row, tokenized.prompt_tokens, graph) for row in rows], axis=1)
+    for number, layer in enumerate(graph.layers):
+        agreement = compare(got[:, number], wanted[number])
+        if not GATES["fp32"].passes(agreement):
+            raise ParityError(
+                f"layer {layer} with {graph.pooling} pooling is not what {reference.name} computes: {agreement}; "
+                f"wanted {GATES['fp32']}; no vectors were kept"
+            )
 
 
 def _alone(pooled: Callable[..., np.ndarray], ids: Sequence[int], left_out: int, graph: LayerGraph) -> np.ndarray:
@@ -159,7 +154,7 @@ def embed_layers(graph: LayerGraph, texts: Sequence[str], options: SessionOption
     order = sorted(texts, key=lambda text: (-len(text), text))  # neighbours of similar length need little padding
     digest = hashlib.sha256(repr(order).encode("utf-8", "surrogatepass")).hexdigest()[:12]
     path = graph.folder.parent / f"texts-{digest}.npy"
-    shape = (len(order), len(graph.poolings), len(graph.layers), graph.width)
+    shape = (len(order), len(graph.layers), graph.width)
     if not path.is_file():
         _check_room(path.parent, 4 * int(np.prod(shape)))
         report.stage(f"embedding {len(order):,} sentences, {len(graph.layers)} layers at once, in {path}")
@@ -180,5 +175,5 @@ def _check_room(folder: Path, size: int) -> None:
     if free < size * _SPARE:
         raise WhitenError(
             f"{folder}: the vectors of all layers take {size / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free; "
-            "name another --cache, fewer --layers or one --pooling"
+            f"name {_ELSEWHERE}, or fewer --layers"
         )

@@ -5,7 +5,6 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from html import escape
-from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,12 @@ from matplotlib.figure import Figure
 
 from whiten_evaluation.sweep.result import Best, Score, Sweep, Whitened, average, in_words, text_of
 from whiten_evaluation.sweep.search_report import search_table, summary_of_search
-from whiten_runtime.bundle.records import Pooling
+from whiten_whitening.choosing import SOFT_WEIGHT
 from whiten_whitening.moments import Float64Array
 
 NAMES: Mapping[Whitened, str] = {"none": "not whitened", "task": "task", "corpus": "corpus"}
 
 _COLOURS: Mapping[Whitened, str] = {"none": "#8d99ae", "task": "#d1495b", "corpus": "#2e6f95"}
-_STYLES = ("-", "--", ":", "-.")
 _INK = "#22223b"
 _QUALITY = "Spearman x 100, average of the tasks"
 
@@ -56,7 +54,7 @@ def summary(sweep: Sweep) -> list[str]:
 
 def best_table(sweep: Sweep) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the header and rows of the best combination up to each highest layer."""
-    header = ("layers", "pooling", "whitening", "average", "95 % interval", "to the best", "95 % interval", "speed")
+    header = ("layers", "whitening", "average", "95 % interval", "to the best", "95 % interval", "speed")
     return header, [_row(sweep, row) for row in sweep.best]
 
 
@@ -72,7 +70,6 @@ def _row(sweep: Sweep, row: Best) -> tuple[str, ...]:
     )
     return (
         text_of(score.layers),
-        score.pooling,
         NAMES[score.whitening],
         f"{average(score):.2f}",
         f"{row.interval.low:.2f} to {row.interval.high:.2f}",
@@ -105,7 +102,7 @@ def html(sweep: Sweep, warnings: Sequence[str] = ()) -> str:
     for caption, figure in figures(sweep).items() if sweep.tasks else ():
         data = base64.b64encode(_png(figure)).decode()
         parts.append(f'<h2>{caption}</h2><img alt="{caption}" src="data:image/png;base64,{data}">')
-    parts += [f'<p class="note">{escape(line)}</p>' for line in _protocol(sweep)]
+    parts += [f'<p class="note">{escape(line)}</p>' for line in protocol(sweep)]
     return "\n".join([*parts, "</body></html>"]) + "\n"
 
 
@@ -121,13 +118,13 @@ def scores_csv(sweep: Sweep) -> str:
     """Return all scores as csv, one row each."""
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(("pooling", "whitening", "layers", "average", *sweep.tasks))
+    writer.writerow(("whitening", "layers", "average", *sweep.tasks))
     for score in sweep.scores:
-        writer.writerow((score.pooling, score.whitening, " ".join(map(str, score.layers)), score.average, *score.tasks))
+        writer.writerow((score.whitening, " ".join(map(str, score.layers)), score.average, *score.tasks))
     return stream.getvalue()
 
 
-def _protocol(sweep: Sweep) -> list[str]:
+def protocol(sweep: Sweep) -> list[str]:
     """Say what was scored, and how."""
     searched = (
         "every combination of layers"
@@ -136,18 +133,18 @@ def _protocol(sweep: Sweep) -> list[str]:
     )
     times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in sweep.seconds.items())
     return [
-        f"Scored: {searched}; {sweep.width} dimensions, at most {sweep.max_seq_length} tokens; {sweep.sentences:,} "
-        f"sentences of {', '.join(sweep.tasks)}. Spearman's correlation of cosines with people's scores, times 100: "
-        "mean over the sub-datasets of a task, then over the tasks.",
-        "Task: whitened in full on each task's own sentences (WhiteningBERT's setting). Corpus: whitened in full on "
-        f"{sweep.corpus_sentences:,} sentences of {sweep.corpus}; for single layers, pairs and the best combinations.",
+        f"Scored: {searched}; {sweep.pooling} pooling, {sweep.width} dimensions, at most {sweep.max_seq_length} "
+        f"tokens; {sweep.sentences:,} sentences of {', '.join(sweep.tasks)}. Spearman's correlation of cosines with "
+        "people's scores, times 100: mean over the sub-datasets of a task, then over the tasks.",
+        "Task: whitened in full on each task's own sentences (WhiteningBERT's setting). Corpus: whitened softly, with "
+        f"shrinkage {SOFT_WEIGHT:g}, on {sweep.corpus_sentences:,} sentences of {sweep.corpus}; for single layers, "
+        "pairs and the best combinations.",
         f"Time: {times}. Weights: SHA-256 {sweep.weights_sha256}.",
     ]
 
 
 def _how(score: Score) -> str:
-    fitted = "not whitened" if score.whitening == "none" else f"whitened on the {score.whitening}"
-    return f"{score.pooling} pooling, {fitted}"
+    return "not whitened" if score.whitening == "none" else f"whitened on the {score.whitening}"
 
 
 def _speed(blocks: int, whole: int) -> str:
@@ -155,10 +152,10 @@ def _speed(blocks: int, whole: int) -> str:
     return f"{blocks / whole:.1f} ×" if whole else "no block"
 
 
-def pairs_table(sweep: Sweep, pooling: Pooling, kind: Whitened) -> Float64Array:
+def pairs_table(sweep: Sweep, kind: Whitened) -> Float64Array:
     """Return the averages of every pair of layers, single layers on the diagonal, [layers, layers]; NaN for none."""
     table = np.full((len(sweep.layers), len(sweep.layers)), np.nan)
-    for score in sweep.of(pooling, kind):
+    for score in sweep.of(kind):
         if len(score.layers) <= 2:
             first, second = (sweep.layers.index(layer) for layer in (score.layers[0], score.layers[-1]))
             table[first, second] = table[second, first] = average(score)
@@ -177,11 +174,9 @@ def figures(sweep: Sweep) -> dict[str, Figure]:
 def _layers_figure(sweep: Sweep) -> Figure:
     """Plot the average of every single layer."""
     figure, axes = _lines("layer (0: embeddings)", "Every layer alone")
-    for style, pooling in zip(cycle(_STYLES), sweep.poolings, strict=False):
-        for kind in NAMES:
-            scores = sorted(sweep.of(pooling, kind, 1), key=lambda score: score.layers)
-            places = [(score.layers[0], average(score)) for score in scores]
-            _plot(axes, places, f"{pooling}, {NAMES[kind]}", style, _COLOURS[kind])
+    for kind, name in NAMES.items():
+        scores = sorted(sweep.of(kind, 1), key=lambda score: score.layers)
+        _plot(axes, [(score.layers[0], average(score)) for score in scores], name, _COLOURS[kind])
     axes.set_xticks(sweep.layers)
     return figure
 
@@ -190,27 +185,22 @@ def _sizes_figure(sweep: Sweep) -> Figure:
     """Plot the best combination of each size, with the layers of the best of all sizes."""
     how = "" if sweep.exhaustive else ", as a beam search found them"
     figure, axes = _lines("number of layers averaged", f"The best combinations{how}")
-    for style, pooling in zip(cycle(_STYLES), sweep.poolings, strict=False):
-        for kind in NAMES:
-            sizes = {len(score.layers) for score in sweep.of(pooling, kind)}
-            scores = [max(sweep.of(pooling, kind, size), key=average) for size in sorted(sizes)]
-            places = [(len(score.layers), average(score)) for score in scores]
-            top = max(scores, key=average, default=None)
-            best = f": best {text_of(top.layers)}" if top else ""
-            _plot(axes, places, f"{pooling}, {NAMES[kind]}{best}", style, _COLOURS[kind])
+    for kind, name in NAMES.items():
+        sizes = {len(score.layers) for score in sweep.of(kind)}
+        scores = [max(sweep.of(kind, size), key=average) for size in sorted(sizes)]
+        places = [(len(score.layers), average(score)) for score in scores]
+        top = max(scores, key=average, default=None)
+        _plot(axes, places, f"{name}: best {text_of(top.layers)}" if top else name, _COLOURS[kind])
     axes.set_xticks(range(1, len(sweep.layers) + 1))
     return figure
 
 
 def _pairs_figure(sweep: Sweep) -> Figure:
-    """Draw a map of all pairs for each whitening and pooling, each with its own scale; single layers are diagonal."""
+    """Draw a map of all pairs for each whitening, each with its own scale; single layers are on the diagonal."""
     side = max(3.4, 0.42 * len(sweep.layers) + 1.2)
-    size = ((side + 0.9) * len(sweep.poolings), (side + 0.2) * len(NAMES))
-    figure = Figure(figsize=size, dpi=150, layout="constrained")
-    grid = figure.subplots(len(NAMES), len(sweep.poolings), squeeze=False)
-    for row, kind in zip(grid, NAMES, strict=True):
-        for axes, pooling in zip(row, sweep.poolings, strict=True):
-            _draw_map(figure, axes, pairs_table(sweep, pooling, kind), sweep.layers, f"{pooling}, {NAMES[kind]}")
+    figure = Figure(figsize=(side + 0.9, (side + 0.2) * len(NAMES)), dpi=150, layout="constrained")
+    for axes, (kind, name) in zip(figure.subplots(len(NAMES)), NAMES.items(), strict=True):
+        _draw_map(figure, axes, pairs_table(sweep, kind), sweep.layers, name)
     return figure
 
 
@@ -250,10 +240,10 @@ def _lines(x: str, title: str) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _plot(axes: Any, places: list[tuple[int, float]], name: str, style: str, colour: str) -> None:
+def _plot(axes: Any, places: list[tuple[int, float]], name: str, colour: str) -> None:
     """Add a line and its entry in the legend, unless there is nothing to draw."""
     if places:
-        axes.plot(*zip(*places, strict=True), style, color=colour, marker="o", markersize=4, label=name)
+        axes.plot(*zip(*places, strict=True), color=colour, marker="o", markersize=4, label=name)
         axes.legend(frameon=False, fontsize=7, ncols=2)
 
 

@@ -16,7 +16,6 @@ Whitened = Literal["none", "task", "corpus"]
 class SearchScore(msgspec.Struct, frozen=True, kw_only=True):
     """The scores of a combination of layers in search: nDCG@10, times 100."""
 
-    pooling: Pooling
     whitened: bool
     """Whether the vectors are whitened softly on the built-in corpus, as an export does."""
     layers: Combination
@@ -28,7 +27,6 @@ class SearchScore(msgspec.Struct, frozen=True, kw_only=True):
 class Score(msgspec.Struct, frozen=True, kw_only=True):
     """The scores of a combination of layers: Spearman's correlation, times 100."""
 
-    pooling: Pooling
     whitening: Whitened
     layers: Combination
     tasks: tuple[float | None, ...]
@@ -55,7 +53,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[int, ...]
     depth: int
     """Number of blocks of the whole model."""
-    poolings: tuple[Pooling, ...]
+    pooling: Pooling
     width: int
     max_seq_length: int
     tasks: tuple[str, ...]
@@ -75,11 +73,10 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     """Scores of single layers, of pairs, and of the best of similarity, in search."""
     seconds: dict[str, float]
 
-    def of(self, pooling: Pooling, whitening: Whitened, size: int | None = None) -> Iterator[Score]:
+    def of(self, whitening: Whitened, size: int | None = None) -> Iterator[Score]:
         """Yield the scores that have an average, of combinations of one size or, for None, of all sizes."""
         for score in self.scores:
-            wanted = (score.pooling, score.whitening) == (pooling, whitening) and size in (None, len(score.layers))
-            if wanted and score.average is not None:
+            if score.whitening == whitening and size in (None, len(score.layers)) and score.average is not None:
                 yield score
 
 

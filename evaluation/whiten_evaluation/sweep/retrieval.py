@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from whiten_evaluation.embedding import Storage
 from whiten_evaluation.sweep.layers import LayerVectors
 from whiten_evaluation.sweep.result import SearchScore
 from whiten_evaluation.sweep.scoring import Combination, Float32Array, LayerMoments, whitener
 from whiten_evaluation.sweep.search import of_sizes
-from whiten_evaluation.tasks.retrieval import MEASURES, Storage, measured, nearest
-from whiten_runtime.bundle.records import Pooling
+from whiten_evaluation.tasks.retrieval import MEASURES, measured, nearest
 from whiten_runtime.files.collections import Collection
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import SOFT_WEIGHT
@@ -30,35 +30,26 @@ def score_search(
     report: Reporter,
 ) -> tuple[SearchScore, ...]:
     """Score every layer, every two, and some more combinations, whitened on a corpus and not."""
-    layers = vectors.graph.layers
+    layers, rows = vectors.graph.layers, corpus.of()
+    fitted = LayerMoments(layers, rows, np.ones(rows.shape[1]), SOFT_WEIGHT)
     chosen = sorted(of_sizes(layers, range(1, 3)) | more)
-    found: dict[tuple[Pooling, bool, Combination], list[float]] = {}
-    for pooling in vectors.graph.poolings:
-        rows = corpus.of(pooling)
-        fitted = LayerMoments(layers, rows, np.ones(rows.shape[1]), SOFT_WEIGHT)
-        for collection in collections:
-            report.stage(f"searching {collection.name}, {pooling}: {len(chosen)} combinations of layers")
-            names = sorted(collection.documents)
-            queries = vectors.of(pooling, list(collection.queries.values()))
-            documents = vectors.of(pooling, [collection.documents[name] for name in names])
-            with report.bar("combinations", len(chosen)) as advance:
-                for combination in chosen:
-                    places = [layers.index(layer) for layer in combination]
-                    pair = (queries[places].sum(axis=0), documents[places].sum(axis=0))
-                    for whitened, (asked, searched) in _maps(pair, fitted, combination):
-                        nearby = nearest(asked, [searched], _WHOLE)[0]
-                        score = float(measured(collection, nearby, names)[MEASURES[0]].mean())
-                        found.setdefault((pooling, whitened, combination), []).append(score)
-                    advance(1)
+    found: dict[tuple[bool, Combination], list[float]] = {}
+    for collection in collections:
+        report.stage(f"searching {collection.name}: {len(chosen)} combinations of layers")
+        queries = vectors.of(list(collection.queries.values()))
+        documents = vectors.of([collection.documents[name] for name in collection.ids])
+        with report.bar("combinations", len(chosen)) as advance:
+            for combination in chosen:
+                places = [layers.index(layer) for layer in combination]
+                pair = (queries[places].sum(axis=0), documents[places].sum(axis=0))
+                for whitened, (asked, searched) in _maps(pair, fitted, combination):
+                    nearby = nearest(asked, [searched], _WHOLE)[0]
+                    score = float(measured(collection, nearby)[MEASURES[0]].mean())
+                    found.setdefault((whitened, combination), []).append(score)
+                advance(1)
     return tuple(
-        SearchScore(
-            pooling=pooling,
-            whitened=whitened,
-            layers=combination,
-            collections=tuple(scores),
-            average=float(np.mean(scores)),
-        )
-        for (pooling, whitened, combination), scores in sorted(found.items())
+        SearchScore(whitened=whitened, layers=combination, collections=tuple(scores), average=float(np.mean(scores)))
+        for (whitened, combination), scores in sorted(found.items())
     )
 
 

@@ -23,7 +23,6 @@ from threadpoolctl import threadpool_limits
 
 from whiten_evaluation.sweep.layers import LayerVectors
 from whiten_evaluation.tasks.sts_files import Task
-from whiten_runtime.bundle.records import Pooling
 from whiten_whitening.moments import Float64Array
 from whiten_whitening.similarity import spearman
 
@@ -68,10 +67,10 @@ class TaskVectors:
         return cls(task, layers, vectors, counts, first, second)
 
     @classmethod
-    def load(cls, vectors: LayerVectors, task: Task, pooling: Pooling) -> "TaskVectors":
+    def load(cls, vectors: LayerVectors, task: Task) -> "TaskVectors":
         """Read the vectors of a task's texts into memory."""
         texts = tuple(dict.fromkeys(task.texts))
-        return cls.of(task, vectors.graph.layers, texts, vectors.of(pooling, texts))
+        return cls.of(task, vectors.graph.layers, texts, vectors.of(texts))
 
     def sum_of(self, layers: Combination) -> Float32Array:
         """Return the sum of some layers' vectors, [m, d]."""

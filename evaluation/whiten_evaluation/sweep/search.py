@@ -20,7 +20,6 @@ from whiten_evaluation.sweep.scoring import (
 )
 from whiten_evaluation.tasks.sts import RESAMPLES, interval, resampled
 from whiten_evaluation.tasks.sts_files import Task
-from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import SOFT_WEIGHT
 
@@ -43,7 +42,7 @@ def of_sizes(layers: Sequence[int], sizes: range) -> set[Combination]:
 
 @dataclass
 class Search:
-    """Scores combinations of layers; `scores` has all that were tried, by pooling, whitening and layers."""
+    """Scores combinations of layers; `scores` has all that were tried, by whitening and layers."""
 
     vectors: LayerVectors
     corpus: LayerVectors
@@ -53,7 +52,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self.layers = self.vectors.graph.layers
-        self.scores: dict[tuple[Pooling, Whitened, Combination], Score] = {}
+        self.scores: dict[tuple[Whitened, Combination], Score] = {}
 
     @property
     def is_exhaustive(self) -> bool:
@@ -66,29 +65,27 @@ class Search:
         first = small | of_sizes(searched, range(3, len(searched) + 1)) if self.is_exhaustive else small
         extended = "" if self.is_exhaustive else " and their extensions"
         self.report.stage(f"scoring {len(first):,} combinations of layers{extended}")
-        for pooling in self.vectors.graph.poolings:
-            self._score(pooling, ("none", "task"), first)
-            for size in () if self.is_exhaustive else range(2, len(searched)):
-                best = self._best(pooling, size, BEAM)
-                more = {
-                    tuple(sorted({*combination, layer}))
-                    for combination in best
-                    for layer in searched
-                    if layer not in combination
-                }
-                self._score(pooling, ("none", "task"), more)
-            larger = (self._best(pooling, size, 1) for size in range(3, len(self.layers) + 1))
-            self._score(pooling, ("corpus",), small.union(*larger))
+        self._score(("none", "task"), first)
+        for size in () if self.is_exhaustive else range(2, len(searched)):
+            more = {
+                tuple(sorted({*combination, layer}))
+                for combination in self._best(size, BEAM)
+                for layer in searched
+                if layer not in combination
+            }
+            self._score(("none", "task"), more)
+        larger = (self._best(size, 1) for size in range(3, len(self.layers) + 1))
+        self._score(("corpus",), small.union(*larger))
         return tuple(self.scores[key] for key in sorted(self.scores))
 
-    def _score(self, pooling: Pooling, kinds: Sequence[Whitened], chosen: set[Combination]) -> None:
+    def _score(self, kinds: Sequence[Whitened], chosen: set[Combination]) -> None:
         """Score combinations with some whitenings on every task."""
         table: dict[tuple[Whitened, Combination], list[float | None]] = {}
-        fitted = self._fitted(pooling) if "corpus" in kinds else None
-        unit = f"combinations, {pooling}{' on the corpus' if fitted else ''}"
+        fitted = self._fitted() if "corpus" in kinds else None
+        unit = f"combinations{' on the corpus' if fitted else ''}"
         with self.report.bar(unit, len(chosen) * len(self.tasks)) as advance:
             for task in self.tasks:
-                data = TaskVectors.load(self.vectors, task, pooling)
+                data = TaskVectors.load(self.vectors, task)
                 alike = data.alike()
                 differing = sorted(layers for layers in chosen if not set(layers) <= alike)
                 advance(len(chosen) - len(differing))
@@ -109,21 +106,20 @@ class Search:
         for (kind, layers), row in table.items():
             known = [score for score in row if score is not None]
             mean = float(np.mean(known)) if len(known) == len(row) else None
-            score = Score(pooling=pooling, whitening=kind, layers=layers, tasks=tuple(row), average=mean)
-            self.scores[pooling, kind, layers] = score
+            self.scores[kind, layers] = Score(whitening=kind, layers=layers, tasks=tuple(row), average=mean)
 
-    def _fitted(self, pooling: Pooling) -> LayerMoments:
-        vectors = self.corpus.of(pooling)
+    def _fitted(self) -> LayerMoments:
+        vectors = self.corpus.of()
         return LayerMoments(self.layers, vectors, np.ones(vectors.shape[1]), SOFT_WEIGHT)
 
-    def _best(self, pooling: Pooling, size: int, count: int) -> set[Combination]:
+    def _best(self, size: int, count: int) -> set[Combination]:
         """Return the best combinations of a size without whitening and of those whitened on the task."""
         best: set[Combination] = set()
         for kind in ("none", "task"):
             known = [
                 score
-                for key, score in self.scores.items()
-                if key[:2] == (pooling, kind) and len(key[2]) == size and score.average is not None
+                for score in self.scores.values()
+                if score.whitening == kind and len(score.layers) == size and score.average is not None
             ]
             best.update(score.layers for score in nlargest(count, known, key=average))
         return best
@@ -148,15 +144,14 @@ class Search:
     def _cosines(self, rows: Sequence[Score]) -> list[list[Cosines]]:
         """Return the cosines of some combinations on every task: one list of tasks for each combination."""
         cosines: list[list[Cosines]] = [[] for _ in rows]
-        for pooling in dict.fromkeys(row.pooling for row in rows):
-            fitted = self._fitted(pooling)
-            for task in self.tasks:
-                data = TaskVectors.load(self.vectors, task, pooling)
-                own = LayerMoments(data.layers, data.vectors, data.counts)
-                for place, row in enumerate(rows):
-                    if row.pooling == pooling and row.whitening == "none":
-                        cosines[place].append([part[0] for part in raw_cosines(data, [row.layers])])
-                    elif row.pooling == pooling:
-                        moments = fitted if row.whitening == "corpus" else own
-                        cosines[place].append(white_cosines(data, moments, row.layers) or [])
+        fitted = self._fitted()
+        for task in self.tasks:
+            data = TaskVectors.load(self.vectors, task)
+            own = LayerMoments(data.layers, data.vectors, data.counts)
+            for of_row, row in zip(cosines, rows, strict=True):
+                if row.whitening == "none":
+                    of_row.append([part[0] for part in raw_cosines(data, [row.layers])])
+                else:
+                    moments = fitted if row.whitening == "corpus" else own
+                    of_row.append(white_cosines(data, moments, row.layers) or [])
         return cosines

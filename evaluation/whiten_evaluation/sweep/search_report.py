@@ -35,19 +35,19 @@ def search_table(sweep: Sweep) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         (text_of(score.layers), _kind(score), f"{score.average:.2f}", *(f"{value:.2f}" for value in score.collections))
         for score in shown
     ]
-    return ("layers", "pooling, whitening", "nDCG@10", *sweep.collections), rows
+    return ("layers", "whitening", "nDCG@10", *sweep.collections), rows
 
 
 def search_csv(sweep: Sweep) -> str:
     """Return the scores of search as csv, one row each."""
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(("pooling", "whitened", "layers", "average", *sweep.collections))
+    writer.writerow(("whitened", "layers", "average", *sweep.collections))
     for score in sweep.searches:
         layers = " ".join(map(str, score.layers))
-        writer.writerow((score.pooling, score.whitened, layers, score.average, *score.collections))
+        writer.writerow((score.whitened, layers, score.average, *score.collections))
     return stream.getvalue()
 
 
 def _kind(score: SearchScore) -> str:
-    return f"{score.pooling}, {'whitened on the corpus' if score.whitened else 'not whitened'}"
+    return "whitened on the corpus" if score.whitened else "not whitened"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from whiten_evaluation.embedding import check_fit
 from whiten_evaluation.sweep.layers import embed_layers, open_graph
 from whiten_evaluation.sweep.result import Best, Score, Sweep
 from whiten_evaluation.sweep.retrieval import score_search, texts_of
@@ -17,14 +16,13 @@ from whiten_evaluation.tasks.sts_files import StsData
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.layers import resolve_layers
 from whiten_export.sources.opening import choose_max_seq_length, open_model
-from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.collections import Collection
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, builtin_sentences
 from whiten_runtime.ort.processor import default_threads
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.maps import ADVISED_RATIO, WhiteningSpec
+from whiten_whitening.maps import ADVISED_RATIO, WhiteningSpec, check_sample_count
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,6 @@ class SweepPlan:
     collections: tuple[Collection, ...]
     cache: Path  # folder in which graphs and vectors are kept
     layers: tuple[int, ...] | None = None  # None for all
-    poolings: tuple[Pooling, ...] = ("mean", "cls")
-    max_length: int | None = None
     options: SessionOptions = field(default_factory=SessionOptions)
     trust_remote_code: bool = False
 
@@ -54,10 +50,10 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
     layers = resolve_layers(plan.layers or model.layers, depth, model.layers)
     if len(layers) < 2:
         raise UsageError(f"'{plan.model}' was left with layer {layers[0]} alone; a sweep needs two or more")
-    length = choose_max_seq_length(checkpoint, model.positions, model.tokenizer, plan.max_length)
+    length = choose_max_seq_length(checkpoint, model.positions, model.tokenizer, None)
     for task in plan.data.tasks:
         try:
-            check_fit(len(task.texts), width, WhiteningSpec(), task.name)
+            check_sample_count(len(task.texts), width, WhiteningSpec())
         except UsageError:
             report.warn(
                 f"{task.name} is not scored whitened, nor is an average with it: {len(task.texts):,} sentences for "
@@ -65,7 +61,7 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
             )
     sentences = corpus_sentences(width)
     with _timed(seconds, "graph"):
-        made_of = model, checkpoint.name, layers, plan.poolings, length, checkpoint.prompts
+        made_of = model, checkpoint.name, layers, checkpoint.pooling, length, checkpoint.prompts
         graph = open_graph(*made_of, plan.cache, plan.options, report)
     with _timed(seconds, "embed"):
         texts = tuple(dict.fromkeys((*plan.data.texts, *texts_of(plan.collections))))
@@ -89,7 +85,7 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
         weights_sha256=model.record.weights_sha256,
         layers=layers,
         depth=depth,
-        poolings=plan.poolings,
+        pooling=checkpoint.pooling,
         width=width,
         max_seq_length=length,
         tasks=tuple(task.name for task in plan.data.tasks),

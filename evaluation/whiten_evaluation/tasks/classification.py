@@ -1,4 +1,4 @@
-"""Classify frozen vectors by logistic regression, by the protocol of SentEval; decide entailment without training.
+"""Classify frozen vectors by logistic regression, by the protocol of SentEval; decide RTE without training.
 
 Conneau & Kiela, "SentEval" (2018), as in its code (senteval/tools/validation.py without PyTorch, kfold 10; binary.py,
 trec.py, mrpc.py, sst.py):
@@ -16,23 +16,24 @@ rounded, nor are the percentages that choose C; the regression is that of today'
 (multinomial, intercept not penalised), not liblinear's.
 """
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_evaluation.embedding import TextVectors, WhiteningSource
-from whiten_evaluation.tasks.classification_files import ClassificationTask, Split
+from whiten_evaluation.embedding import TextVectors
+from whiten_evaluation.tasks.classification_files import ClassificationTask, Split, TaskName
 from whiten_runtime.errors import DataError
 from whiten_runtime.ort.processor import default_threads
-from whiten_whitening.maps import WhiteningMap, whitened
 from whiten_whitening.moments import Float64Array
 from whiten_whitening.similarity import cosines
 
 FOLDS = 10
 SEED = 1111
+ENTAILED = 0.5
+"""Cosine above which a sentence entails another (WhiteningBERT, Huang et al. 2021, appendix A.2); it is never tuned."""
+
 STRENGTHS = tuple(2.0**power for power in range(-2, 4))
 STRENGTHS_WITHOUT_DEV = tuple(2.0**power for power in range(-1, 6))
 
@@ -45,47 +46,32 @@ _NEWTON_MOST = 2048
 class ClassificationScore:
     """The accuracy of one task, as percentages."""
 
-    task: str
+    task: TaskName
     n: int  # tested samples
     accuracy: float  # with outer folds, the mean over them
     f1: float | None  # of class 1; None unless samples are pairs
-    strengths: tuple[float, ...]  # the chosen C; with outer folds, one for each
+    strengths: tuple[float, ...]  # the chosen C; with outer folds, one for each; none for RTE
     folds: tuple[float, ...]  # accuracies on the outer folds; empty where the official test split is tested
     majority: float  # share of the most frequent class: what always answering with it scores
-    seconds: float  # of training and testing, without embedding
+    entailed: float | None = None  # how often entailment was decided; None but for RTE
 
 
-@dataclass(frozen=True)
-class EntailmentScore:
-    """The accuracy of decisions about entailment, as percentages; `entailed` is how often it was decided."""
-
-    n: int
-    accuracy: float
-    majority: float
-    entailed: float
-
-
-def classify(
-    task: ClassificationTask, vectors: TextVectors, whitening: WhiteningSource, threads: int | None = None
-) -> ClassificationScore:
-    """Train and test a classifier on a task.
-
-    The whitening "task" is fitted on all sentences of the task, also those of the test split, as in WhiteningBERT.
-    """
+def classify(task: ClassificationTask, vectors: TextVectors) -> ClassificationScore:
+    """Train and test a classifier on a task; of RTE, compare the cosines of its pairs with `ENTAILED`."""
+    if task.name == "RTE":
+        return _entailment(task.train, vectors)
     from joblib import parallel_config
     from sklearn.metrics import accuracy_score, f1_score
     from sklearn.model_selection import PredefinedSplit, StratifiedKFold, cross_validate
     from threadpoolctl import threadpool_limits
 
     _check_classes(task)
-    started = time.monotonic()
-    fitted = vectors.fit(task.sentences, whitening.spec, task.name) if whitening.source == "task" else None
-    x, y = features(task.train, vectors, fitted)
+    x, y = features(task.train, vectors)
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=SEED)
     accuracies: tuple[float, ...] = ()
     f1 = None
     # Threads share the vectors; matrix products in each use one thread, as nested threads slow each other down.
-    with parallel_config("threading", n_jobs=threads or default_threads()), threadpool_limits(1):
+    with parallel_config("threading", n_jobs=default_threads()), threadpool_limits(1):
         if task.test is None:
             model = _regression(STRENGTHS, folds, x, len(task.classes))
             validation = cross_validate(model, x, y, cv=folds, return_estimator=True)
@@ -96,17 +82,16 @@ def classify(
             if task.dev is None:
                 model = _regression(STRENGTHS_WITHOUT_DEV, folds, x, len(task.classes)).fit(x, y)
             else:
-                other, labels = features(task.dev, vectors, fitted)
+                other, labels = features(task.dev, vectors)
                 split = PredefinedSplit(np.r_[np.full(len(y), -1), np.zeros(len(labels), int)])
                 model = _regression(STRENGTHS, split, x, len(task.classes), refit=False)
                 model.fit(np.vstack([x, other]), np.r_[y, labels])
-            x, y = features(task.test, vectors, fitted)
+            x, y = features(task.test, vectors)
             predicted = model.predict(x)
             accuracy, strengths = 100 * float(accuracy_score(y, predicted)), (_strength(model),)
             f1 = 100 * float(f1_score(y, predicted, zero_division=0.0)) if task.pairs else None
     majority = 100 * float(np.bincount(y).max()) / len(y)
-    seconds = time.monotonic() - started
-    return ClassificationScore(task.name, len(y), accuracy, f1, strengths, accuracies, majority, seconds)
+    return ClassificationScore(task.name, len(y), accuracy, f1, strengths, accuracies, majority)
 
 
 def _regression(strengths: tuple[float, ...], folds: Any, x: Float64Array, classes: int, refit: bool = True) -> Any:
@@ -131,13 +116,13 @@ def _strength(model: Any) -> float:
     return float(np.ravel(model.C_)[0])
 
 
-def features(split: Split, vectors: TextVectors, fitted: WhiteningMap | None) -> tuple[Float64Array, NDArray[np.int64]]:
+def features(split: Split, vectors: TextVectors) -> tuple[Float64Array, NDArray[np.int64]]:
     """Return features [n, d], for pairs [n, 2 d], and classes [n], sorted as in SentEval: by words, then by class."""
     lengths = [np.array([len(text.split()) for text in texts]) for texts in (split.second, split.texts) if texts]
     order = np.lexsort([split.labels, *lengths])
-    x = whitened(vectors.of(split.texts), fitted)
+    x = vectors.of(split.texts)
     if split.second:
-        other = whitened(vectors.of(split.second), fitted)
+        other = vectors.of(split.second)
         x = np.hstack([np.abs(x - other), x * other])
     return x[order], split.labels[order]
 
@@ -150,19 +135,9 @@ def _check_classes(task: ClassificationTask) -> None:
             raise DataError(f"{task.name}: class {name} has {samples} samples to learn from; wanted {wanted} or more")
 
 
-def score_entailment(
-    pairs: Split, vectors: TextVectors, whitening: WhiteningSource, threshold: float = 0.5
-) -> EntailmentScore:
-    """Decide entailment where a cosine is above a threshold: WhiteningBERT (Huang et al. 2021), appendix A.2.
-
-    The threshold is used as given and never tuned; the whitening "task" is fitted on both columns.
-    """
-    fitted = vectors.fit(pairs.sentences, whitening.spec, "RTE") if whitening.source == "task" else None
-    decided = cosines(*(whitened(vectors.of(texts), fitted) for texts in (pairs.texts, pairs.second))) > threshold
-    share = float(pairs.labels.mean())
-    return EntailmentScore(
-        n=len(decided),
-        accuracy=100 * float((decided == pairs.labels).mean()),
-        majority=100 * max(share, 1 - share),
-        entailed=100 * float(decided.mean()),
-    )
+def _entailment(pairs: Split, vectors: TextVectors) -> ClassificationScore:
+    """Decide entailment, class 1, where the cosine of a pair is above `ENTAILED`."""
+    decided = cosines(vectors.of(pairs.texts), vectors.of(pairs.second)) > ENTAILED
+    share, accuracy = float(pairs.labels.mean()), 100 * float((decided == pairs.labels).mean())
+    majority, entailed = 100 * max(share, 1 - share), 100 * float(decided.mean())
+    return ClassificationScore("RTE", len(decided), accuracy, None, (), (), majority, entailed)

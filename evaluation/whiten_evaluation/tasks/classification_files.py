@@ -1,4 +1,4 @@
-"""Read the data sets of SentEval, and RTE, from the files in which they are distributed."""
+"""Read the data sets of SentEval, and RTE's dev split, from the files in which they are distributed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from whiten_evaluation.tasks.sts_files import files_below
 from whiten_runtime.errors import DataError, UsageError
 
-TaskName = Literal["MR", "CR", "SUBJ", "MPQA", "TREC", "SST5", "MRPC"]
+TaskName = Literal["MR", "CR", "SUBJ", "MPQA", "TREC", "SST5", "MRPC", "RTE"]
 
 _QUESTIONS = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 _SENTIMENTS = ("0", "1", "2", "3", "4")
 _PARAPHRASE_COLUMNS = 5
-_RTE_FILE = "dev.tsv"
 _RTE_COLUMNS = ("sentence1", "sentence2", "label")
 _RTE_LABELS = ("not_entailment", "entailment")
 
@@ -37,7 +36,7 @@ class Split:
 
 @dataclass(frozen=True)
 class ClassificationTask:
-    """A task of SentEval."""
+    """A task of SentEval, or RTE, of which `train` has the pairs to decide."""
 
     name: TaskName
     train: Split  # all samples where the task has no splits
@@ -166,33 +165,8 @@ def _pairs(path: Path) -> Split:
     return Split(tuple(row[3].strip() for row in rows), tuple(row[4].strip() for row in rows), labels)
 
 
-# For each task, the alternative names of each of its files, and the function that reads them. SentEval's first class
-# is 1.
-_TASKS: dict[TaskName, tuple[tuple[tuple[str, ...], ...], Callable[..., ClassificationTask]]] = {
-    "MR": ((("rt-polarity.pos",), ("rt-polarity.neg",)), _by_class),
-    "CR": ((("custrev.pos",), ("custrev.neg",)), _by_class),
-    "SUBJ": ((("subj.objective",), ("subj.subjective",)), _by_class),
-    "MPQA": ((("mpqa.pos",), ("mpqa.neg",)), _by_class),
-    "TREC": ((("TREC.train", "train_5500.label"), ("TREC.test", "TREC_10.label")), _questions),
-    "SST5": (
-        tuple((f"stsa.fine.{split}", f"fine/sentiment-{split}") for split in ("train", "dev", "test")),
-        _sentiment_task,
-    ),
-    "MRPC": ((("msr_paraphrase_train.txt",), ("msr_paraphrase_test.txt",)), _paraphrases),
-}
-
-
-def read_entailment(folder: Path) -> tuple[Split, Path]:
-    """Read the pairs of RTE's dev split, 1 being entailment, from the dev.tsv of a directory or one below it.
-
-    Of several such files, one with "rte" in its path below the directory is preferred.
-    """
-    if not folder.is_dir():
-        raise UsageError(f"'{folder}' is not a directory; wanted one with the {_RTE_FILE} of RTE")
-    paths = [path for path in files_below(folder) if path.name == _RTE_FILE]
-    if not paths:
-        raise UsageError(f"'{folder}' has no {_RTE_FILE}; wanted that of RTE, with columns {', '.join(_RTE_COLUMNS)}")
-    path = min(paths, key=lambda path: ("rte" not in str(path.relative_to(folder)).lower(), len(path.parts), path))
+def _entailment(name: TaskName, path: Path) -> ClassificationTask:
+    """Read the pairs of RTE, 1 being entailment."""
     header, *lines = lines_of(path) or [""]
     names = header.split("\t")
     if not set(_RTE_COLUMNS) <= set(names):
@@ -208,4 +182,22 @@ def read_entailment(folder: Path) -> tuple[Split, Path]:
     if not rows:
         raise DataError(f"{path}: has no pairs; wanted lines with {', '.join(names)}")
     first, second, labels = zip(*rows, strict=True)
-    return Split(first, second, np.array([_RTE_LABELS.index(label) for label in labels], np.int64)), path
+    split = Split(first, second, np.array([_RTE_LABELS.index(label) for label in labels], np.int64))
+    return ClassificationTask(name, split, pairs=True, classes=_RTE_LABELS)
+
+
+# For each task, the alternative names of each of its files, and the function that reads them. SentEval's first class
+# is 1.
+_TASKS: dict[TaskName, tuple[tuple[tuple[str, ...], ...], Callable[..., ClassificationTask]]] = {
+    "MR": ((("rt-polarity.pos",), ("rt-polarity.neg",)), _by_class),
+    "CR": ((("custrev.pos",), ("custrev.neg",)), _by_class),
+    "SUBJ": ((("subj.objective",), ("subj.subjective",)), _by_class),
+    "MPQA": ((("mpqa.pos",), ("mpqa.neg",)), _by_class),
+    "TREC": ((("TREC.train", "train_5500.label"), ("TREC.test", "TREC_10.label")), _questions),
+    "SST5": (
+        tuple((f"stsa.fine.{split}", f"fine/sentiment-{split}") for split in ("train", "dev", "test")),
+        _sentiment_task,
+    ),
+    "MRPC": ((("msr_paraphrase_train.txt",), ("msr_paraphrase_test.txt",)), _paraphrases),
+    "RTE": ((("RTE/dev.tsv", "rte/dev.tsv"),), _entailment),
+}

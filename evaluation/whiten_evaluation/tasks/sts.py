@@ -1,24 +1,19 @@
 """Score semantic textual similarity by the papers' protocol: Spearman's correlation of cosines with people's scores."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_evaluation.embedding import TextVectors, WhiteningSource
+from whiten_evaluation.embedding import Storage, TextVectors
 from whiten_evaluation.tasks.sts_files import StsData, Task
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.bundle.space import space_of
-from whiten_whitening.codes.coder import Coder
-from whiten_whitening.maps import whitened
 from whiten_whitening.moments import Float64Array
-from whiten_whitening.similarity import cosines, spearman
-
-SIZES = (16, 32, 48, 64, 96, 128, 192)
-"""Bytes of a code to try, as far as the vectors have dimensions for them."""
+from whiten_whitening.similarity import cosines, ranks, spearman
 
 LEVEL = 0.95
 """Confidence level of the intervals."""
@@ -49,13 +44,6 @@ class TaskScore(msgspec.Struct, frozen=True, kw_only=True):
     subsets: tuple[SubsetScore, ...]
 
 
-class StsScores(msgspec.Struct, frozen=True, kw_only=True):
-    """The scores of one bundle; `seven` has averages over the seven tasks, None unless all seven ran."""
-
-    tasks: tuple[TaskScore, ...]
-    seven: dict[str, float] | None
-
-
 class Interval(msgspec.Struct, frozen=True):
     """A percentile interval at the confidence `LEVEL`."""
 
@@ -64,7 +52,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """The difference of a bundle to the first one, times 100, with the interval of a paired bootstrap."""
+    """The difference of a row to the first one, times 100, with the interval of a paired bootstrap."""
 
     value: float
     low: float
@@ -73,50 +61,52 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the interval excludes 0."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """The scores of one bundle, and its differences to the first: None and empty for the first itself."""
+class StsScore(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bundle scores with its vectors stored in one way, and how that differs from the first row."""
 
     bundle: str
+    stored: str
+    """How the vectors of both texts are stored: "float32" or "codes"."""
+    bytes: int
+    """Bytes of a vector."""
     space: str
     precision: str
     layers: tuple[int, ...]
     dimension: int
-    bytes: int
     tasks: tuple[TaskScore, ...]
-    average: float
-    """Average of the tasks' means."""
+    averages: dict[str, float]
+    """Averages of "mean", "wmean" and "all" over the tasks."""
     differences: tuple[Difference, ...]
+    """Difference of each task's mean to that of the first row; none for this row itself."""
     difference: Difference | None
+    """Difference of the averages of the means; None for the first row itself."""
 
 
-class CodeScore(msgspec.Struct, frozen=True, kw_only=True):
-    """The score of one kind of code."""
+@dataclass(frozen=True)
+class StsRow:
+    """The cosines of a bundle, with its vectors stored in one way: [n] for each sub-dataset of each task."""
 
-    name: str
-    """Kind: "float32", "int8" (a scale for each vector), "binary" (signs of the vectors as they are), "codes"."""
-    dims: int
+    bundle: str
+    manifest: Manifest
+    stored: str
     bytes: int
-    spearman: float
-    """Mean of the tasks, times 100; each task's mean over its sub-datasets."""
-    tasks: dict[str, float]
-    front: bool = False
-    """Whether no other kind has a higher score in as few bytes."""
+    cosines: Sequence[Sequence[NDArray[np.floating]]]
 
 
-def task_cosines(task: Task, vectors: TextVectors, whitening: WhiteningSource) -> list[Float64Array]:
-    """Return the cosines of a task's pairs, [n] for each sub-dataset.
+def sts_rows(data: StsData, name: str, bundle: Path, vectors: TextVectors, ways: Sequence[Storage]) -> list[StsRow]:
+    """Return the cosines of a bundle's vectors, float32 [m, d], for each way to store them."""
+    rows, width = [], vectors.vectors.shape[1]
+    for way in ways:
+        stored = replace(vectors, vectors=way.document(vectors.vectors))
+        cosines_of = [
+            [cosines(stored.of(subset.first), stored.of(subset.second)) for subset in task.subsets]
+            for task in data.tasks
+        ]
+        rows.append(StsRow(name, read_manifest(bundle), way.name, way.bytes(width), cosines_of))
+    return rows
 
-    On "task", one whitening is fitted on all sentences of the task, from both columns, with repetitions
-    (WhiteningBERT's transductive setting).
-    """
-    fitted = vectors.fit(task.texts, whitening.spec, task.name) if whitening.source == "task" else None
-    return [
-        cosines(*(whitened(vectors.of(texts), fitted) for texts in (subset.first, subset.second)))
-        for subset in task.subsets
-    ]
 
-
-def score_task(task: Task, similarities: Sequence[Float64Array]) -> TaskScore:
+def score_task(task: Task, similarities: Sequence[NDArray[np.floating]]) -> TaskScore:
     """Correlate similarities, [n] for each sub-dataset, with people's scores."""
     scores = [subset.scores for subset in task.subsets]
     correlations = [100 * spearman(mine, gold) for mine, gold in zip(similarities, scores, strict=True)]
@@ -134,12 +124,6 @@ def score_task(task: Task, similarities: Sequence[Float64Array]) -> TaskScore:
     )
 
 
-def score_sts(data: StsData, vectors: TextVectors, whitening: WhiteningSource) -> StsScores:
-    """Score all tasks of a directory with the vectors that were computed for a whitening."""
-    tasks = tuple(score_task(task, task_cosines(task, vectors, whitening)) for task in data.tasks)
-    return StsScores(tasks=tasks, seven=averages(tasks) if data.complete else None)
-
-
 def averages(tasks: Sequence[TaskScore]) -> dict[str, float]:
     """Return the averages of mean, wmean and all over tasks."""
     return {kind: float(np.mean([getattr(task, kind) for task in tasks])) for kind in ("mean", "wmean", "all")}
@@ -151,22 +135,21 @@ def resampled(
     resamples: int,
     seed: int,
 ) -> Float64Array:
-    """Return the scores of resampled pairs, times 100, [bundles, tasks, resamples].
+    """Return the scores of resampled pairs, times 100, [rows, tasks, resamples].
 
-    The pairs of every sub-dataset are drawn with replacement, as many as there are; all bundles see the same draws, so
+    The pairs of every sub-dataset are drawn with replacement, as many as there are; all rows see the same draws, so
     that differences between them are paired (Efron & Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 8).
-    `similarities` are cosines of each bundle on each task, [n] for each sub-dataset.
+    `similarities` are cosines of each row on each task, [n] for each sub-dataset.
     """
-    from scipy.stats import rankdata
-
     draws = np.zeros((len(similarities), len(tasks), resamples))
     for index, task in enumerate(tasks):
         random = np.random.default_rng((seed, index))
         for place, subset in enumerate(task.subsets):
-            columns = np.column_stack([subset.scores, *(bundle[index][place] for bundle in similarities)])
+            columns = np.column_stack([subset.scores, *(row[index][place] for row in similarities)])
             for draw in range(resamples):
-                ranks = rankdata(columns[random.integers(len(columns), size=len(columns))], axis=0)
-                centred = ranks - ranks.mean(axis=0)
+                drawn = columns[random.integers(len(columns), size=len(columns))]
+                ranked = np.column_stack([ranks(column) for column in drawn.T])
+                centred = ranked - ranked.mean(axis=0)
                 norms = np.sqrt(np.square(centred).sum(axis=0))
                 correlations = centred[:, 0] @ centred / np.where(norms * norms[0] > 0, norms * norms[0], np.inf)
                 draws[:, index, draw] += 100 * correlations[1:] / len(task.subsets)
@@ -179,89 +162,44 @@ def interval(samples: Float64Array) -> Interval:
     return Interval(float(low), float(high))
 
 
-def compare_bundles(
-    data: StsData,
-    bundles: Sequence[tuple[str, Manifest, int]],
-    similarities: Sequence[Sequence[Sequence[Float64Array]]],
-    resamples: int = RESAMPLES,
-) -> list[Row]:
-    """Score bundles, given by name, manifest and number of dimensions, and their differences to the first."""
-    draws = resampled(data.tasks, similarities, resamples, seed=0)
-    rows: list[Row] = []
-    for index, ((name, manifest, dimension), cosines_of) in enumerate(zip(bundles, similarities, strict=True)):
-        tasks = tuple(score_task(task, part) for task, part in zip(data.tasks, cosines_of, strict=True))
-        average = float(np.mean([task.mean for task in tasks]))
-        differences: tuple[Difference, ...] = ()
-        difference = None
-        if rows:
-            behind = draws[index] - draws[0]
-            differences = tuple(
-                difference_of(task.mean - other.mean, part)
-                for task, other, part in zip(tasks, rows[0].tasks, behind, strict=True)
-            )
-            difference = difference_of(average - rows[0].average, behind.mean(axis=0))
-        rows.append(
-            Row(
-                bundle=name,
-                space=space_of(manifest),
-                precision=manifest.precision,
-                layers=manifest.layers,
-                dimension=dimension,
-                bytes=sum(record.bytes for file, record in manifest.files.items() if file.startswith("onnx/")),
+def score_sts(data: StsData, rows: Sequence[StsRow]) -> list[StsScore]:
+    """Score rows on all tasks, and their differences to the first with the intervals of a paired bootstrap."""
+    scored = [tuple(score_task(*pair) for pair in zip(data.tasks, row.cosines, strict=True)) for row in rows]
+    draws: Sequence[Float64Array] = ()
+    if len(rows) > 1:
+        draws = list(resampled(data.tasks, [row.cosines for row in rows], RESAMPLES, seed=0))
+    scores = []
+    for index, (row, tasks) in enumerate(zip(rows, scored, strict=True)):
+        behind = _differences(tasks, scored[0], draws[index] - draws[0]) if index else None
+        scores.append(
+            StsScore(
+                bundle=row.bundle,
+                stored=row.stored,
+                bytes=row.bytes,
+                space=space_of(row.manifest),
+                precision=row.manifest.precision,
+                layers=row.manifest.layers,
+                dimension=row.manifest.dimension,
                 tasks=tasks,
-                average=average,
-                differences=differences,
-                difference=difference,
+                averages=averages(tasks),
+                differences=behind[:-1] if behind else (),
+                difference=behind[-1] if behind else None,
             )
         )
-    return rows
+    return scores
+
+
+def _differences(tasks: Sequence[TaskScore], first: Sequence[TaskScore], draws: Float64Array) -> tuple[Difference, ...]:
+    """Return the difference of each task's mean to the first row's, then that of their average.
+
+    `draws` are the resampled differences, [tasks, resamples].
+    """
+    values = np.array([task.mean - other.mean for task, other in zip(tasks, first, strict=True)])
+    average = averages(tasks)["mean"] - averages(first)["mean"]
+    return (*map(difference_of, values.tolist(), draws), difference_of(average, draws.mean(axis=0)))
 
 
 def difference_of(value: float, draws: Float64Array) -> Difference:
     """Return a difference with the interval of its resampled values, [resamples]."""
     bounds = interval(draws)
     return Difference(value=value, low=bounds.low, high=bounds.high, certain=bounds.low > 0 or bounds.high < 0)
-
-
-def score_codes(bundle: Path, data: StsData, vectors: TextVectors, sizes: Sequence[int] = ()) -> tuple[CodeScore, ...]:
-    """Score float32, int8 and signs, then codes of some bytes if the bundle stores moments, by the cosines of codes.
-
-    Without `sizes`, those of `SIZES` are scored that the bundle's coder can have.
-    """
-    rows = []
-    for name, size, decoded in _codes(bundle, vectors.vectors, sizes):
-        scores = score_sts(data, replace(vectors, vectors=decoded), WhiteningSource())
-        tasks = {task.name: task.mean for task in scores.tasks}
-        mean, dims = float(np.mean(list(tasks.values()))), decoded.shape[1]
-        rows.append(CodeScore(name=name, dims=dims, bytes=size, spearman=mean, tasks=tasks))
-    return with_front(rows)
-
-
-def _codes(
-    bundle: Path, vectors: NDArray[np.float32], sizes: Sequence[int]
-) -> Iterator[tuple[str, int, NDArray[np.float32]]]:
-    """Yield name, bytes and decoded vectors of each kind of code."""
-    width = vectors.shape[1]
-    steps = np.maximum(np.abs(vectors).max(axis=1, keepdims=True) / np.float32(127), np.finfo(np.float32).tiny)
-    yield "float32", 4 * width, vectors
-    yield "int8", width + 4, np.rint(vectors / steps) * steps
-    # The signs of the coordinates, as sentence-transformers' binary quantisation has them.
-    yield "binary", -(-width // 8), np.where(vectors > 0, np.float32(1), np.float32(-1))
-    if read_manifest(bundle).whitening is not None:
-        for size in sizes or [size for size in SIZES if 2 * size <= width]:
-            coder = Coder.of(bundle, size)
-            yield "codes", size, coder.decode(coder.encode_array(vectors))
-
-
-def with_front(rows: Sequence[CodeScore]) -> tuple[CodeScore, ...]:
-    """Mark the kinds that no other has beaten: none has a higher score in as few bytes, or as high a one in fewer."""
-
-    def beaten(one: CodeScore) -> bool:
-        return any(
-            other.spearman >= one.spearman
-            and other.bytes <= one.bytes
-            and (other.spearman, -other.bytes) != (one.spearman, -one.bytes)
-            for other in rows
-        )
-
-    return tuple(msgspec.structs.replace(one, front=not beaten(one)) for one in rows)

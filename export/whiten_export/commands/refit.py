@@ -12,7 +12,6 @@ from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.commands.console import (
     ConsoleReporter,
     bundle_argument,
-    device_option,
     json_option,
     one_line_errors,
     quiet_option,
@@ -21,7 +20,7 @@ from whiten_runtime.commands.help import command, heading, option
 from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
+from whiten_runtime.ort.providers import providers_for
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
 
@@ -80,15 +79,12 @@ from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
 @shared.force_option
 @json_option
 @quiet_option
-@heading("Execution")
-@device_option
 @one_line_errors
 def refit(
     bundle: str,
     corpus: tuple[str, ...],
     column: str | None,
     max_sentences: int | Literal["all"] | None,
-    providers: tuple[Provider, ...],
     stats: tuple[Path, ...],
     whitening: Whitening | Literal["auto"] | None,
     dim: int | None,
@@ -125,7 +121,7 @@ def refit(
         from whiten_export.writing.staging import check_place
     check_place(out, force)
     reporter = ConsoleReporter()
-    options = SessionOptions(providers or (CPU_PROVIDER,))
+    options = SessionOptions(providers_for())
     path = locate_bundle(bundle)
     if align_to is not None:
         aligned_to, _ = align_refit(align_to, read_manifest(path), recipe.spec or WhiteningSpec(dimension=dim))

@@ -75,25 +75,20 @@ def pool_graph(hidden: HiddenStates, composition: Composition, width: int) -> ir
 
 
 def layers_graph(
-    hidden: HiddenStates, layers: tuple[int, ...], poolings: tuple[Pooling, ...], width: int, prompts_pooled: bool
+    hidden: HiddenStates, layers: tuple[int, ...], pooling: Pooling, width: int, prompts_pooled: bool
 ) -> ir.Model:
-    """Append several poolings of each layer to hidden states."""
+    """Append the pooling of each layer to hidden states."""
     if not prompts_pooled:
         _attend_to_prompts(hidden.model)
     builder = GraphBuilder(hidden.model)
-    vectors = []
-    for pooling in poolings:
-        pooler = _Pooler(builder, hidden, pooling, not prompts_pooled)
-        for layer, state in zip(layers, hidden.states, strict=True):
-            vectors.append(describe(pooler(state), layer_value(layer, pooling), "batch_size", width))
+    pooler = _Pooler(builder, hidden, pooling, not prompts_pooled)
+    vectors = [
+        describe(pooler(state), f"layer.{layer}", "batch_size", width)
+        for layer, state in zip(layers, hidden.states, strict=True)
+    ]
     together = builder.op("Concat", *vectors, axis=1)
     builder.close(describe(together, LAYERS_OUTPUT, "batch_size", len(vectors) * width))
     return hidden.model
-
-
-def layer_value(layer: int, pooling: Pooling) -> str:
-    """Return the name of the pooled hidden state of a layer in a `layers_graph`."""
-    return f"layer.{layer}.{pooling}"
 
 
 class _Pooler:

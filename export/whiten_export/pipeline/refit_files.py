@@ -9,7 +9,7 @@ from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.errors import UsageError, path_of
 from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
+from whiten_runtime.ort.providers import Provider, providers_for
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WhiteningSpec
@@ -86,4 +86,4 @@ def refit_bundle(
 
 
 def _options(providers: Sequence[Provider] | None, threads: int | None) -> SessionOptions:
-    return SessionOptions(tuple(providers or (CPU_PROVIDER,)), threads)
+    return SessionOptions(providers_for(providers), threads)

@@ -131,7 +131,7 @@ device_option = option(
     callback=_parse_providers,
     metavar="NAME",
     help="Where to compute, such as cpu or cuda. Also cuda:1 for one GPU, tensorrt, and each execution provider of "
-    "onnxruntime by its name, with options as NAME:KEY=VALUE,... Repeatable. The default is cpu.",
+    "onnxruntime by its name, with options as NAME:KEY=VALUE,... Repeatable. The default is WHITEN_DEVICE, or cpu.",
 )
 
 bundle_argument = click.argument("bundle", type=click.Path())

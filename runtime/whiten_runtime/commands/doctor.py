@@ -13,7 +13,7 @@ from whiten_runtime.commands.console import (
 )
 from whiten_runtime.commands.help import command, heading
 from whiten_runtime.ort.doctor import Diagnosis, diagnose
-from whiten_runtime.ort.providers import Provider
+from whiten_runtime.ort.providers import Provider, environment_providers
 
 
 @command(
@@ -35,7 +35,7 @@ def doctor(providers: tuple[Provider, ...], as_json: bool) -> None:
 
     Exits with 1 when the CPU or a --device does not work.
     """
-    diagnosis = diagnose(providers)
+    diagnosis = diagnose(providers or environment_providers())
     if as_json:
         print_json(diagnosis)
     else:

@@ -9,7 +9,6 @@ from whiten_runtime.commands.console import (
     bundle_argument,
     check_other_file,
     counted,
-    device_option,
     force_option,
     json_option,
     one_line_errors,
@@ -21,7 +20,6 @@ from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.vector_metadata import VectorMetadata
 from whiten_runtime.files.write_vectors import check_output, writing_vectors
 from whiten_runtime.opened.vector_whitener import VectorWhitener
-from whiten_runtime.ort.providers import Provider
 
 
 @command(
@@ -54,8 +52,6 @@ from whiten_runtime.ort.providers import Provider
 @force_option
 @json_option
 @quiet_option
-@heading("Execution")
-@device_option
 @one_line_errors
 def transform(
     bundle: str,
@@ -63,7 +59,6 @@ def transform(
     column: str | None,
     out: Path,
     force: bool,
-    providers: tuple[Provider, ...],
     as_json: bool,
 ) -> None:
     """Whiten the vectors of a file.
@@ -74,7 +69,7 @@ def transform(
     check_other_file(out, input_file)
     check_output(out, force)
     count = 0
-    with VectorWhitener(bundle, providers or None) as whitener:
+    with VectorWhitener(bundle) as whitener:
         with writing_vectors(out, VectorMetadata.of(whitener.manifest)) as writer:
             for rows in read_vectors(input_file, column):
                 writer.write([str(count + index) for index in range(len(rows))], whitener.transform(rows))

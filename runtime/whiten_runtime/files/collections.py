@@ -2,10 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypeVar
 
 from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
@@ -14,18 +15,18 @@ from whiten_runtime.files.records import (
     WrongRowError,
     check_width,
     fields_of,
-    kind_of,
-    line_text,
     parse_records,
     records_of,
+    type_of,
     value_of,
 )
 
-_ID, _TEXT = ("_id", "id"), ("text",)
-_JUDGEMENT = (("query-id", "query_id", "query"), ("corpus-id", "corpus_id", "document"), ("score", "relevance"))
-_TREC_FIELDS = 4
-_WANTED_TEXTS = "wanted .jsonl, .tsv or .csv with _id and text, and perhaps title"
-_WANTED_JUDGEMENTS = "wanted .tsv or .csv with query-id, corpus-id and score, or TREC's lines QUERY 0 DOCUMENT GRADE"
+LAYOUT = "BEIR's layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv"
+
+_CORPUS, _QUERIES = "corpus.jsonl", "queries.jsonl"
+_JUDGEMENT = ("query-id", "corpus-id", "score")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Collection:
     """Documents and the queries that are asked of them.
 
     Attributes:
-        name: name of the folder, or of the file of judgements.
+        name: name of the folder.
         documents: texts by id, each with its title before it.
         queries: texts by id, of the queries that have a relevant document.
         relevant: grades of relevant documents, 1 or higher, by query and document.
@@ -47,6 +48,24 @@ class Collection:
     relevant: Mapping[str, Mapping[str, int]]
     unjudged: int
     judgements: str = ""
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """Return the ids of the documents in the order in which they are searched: of equals, the first comes first."""
+        return sorted(self.documents)
+
+    @cached_property
+    def own_rows(self) -> tuple[int | None, ...]:
+        """Return the place in `ids` of the document that each query itself is; None for a query that is no document.
+
+        It has the query's id and ends with its text, as in ArguAna and Quora. One that only has the same number, as in
+        Cranfield, is another text.
+        """
+        rows = {key: row for row, key in enumerate(self.ids)}
+        return tuple(
+            rows[query] if self.documents.get(query, "").endswith(text) else None
+            for query, text in self.queries.items()
+        )
 
     @property
     def empty(self) -> int:
@@ -71,7 +90,7 @@ def has_collections(folder: Path) -> bool:
 
 
 def _corpora(folder: Path) -> list[Path]:
-    return sorted(path for path in files_below(folder, (".",)) if path.name == "corpus.jsonl")
+    return sorted(path for path in files_below(folder, (".",)) if path.name == _CORPUS)
 
 
 def read_collections(folder: Path, split: str | None) -> list[Collection]:
@@ -81,51 +100,33 @@ def read_collections(folder: Path, split: str | None) -> list[Collection]:
 
     Raises:
         UsageError: there is no collection, or one without judgements of this split.
-        DataError: a file cannot be read, or contradicts another.
-    """
-    try:
-        corpora = _corpora(folder)
-    except OSError as error:
-        raise UsageError(f"'{folder}' cannot be read ({error.strerror}); wanted a folder of collections") from None
-    if not corpora:
-        raise UsageError(f"'{folder}' has no corpus.jsonl; wanted BEIR's layout: corpus.jsonl, queries.jsonl, qrels/")
-    return [_read_folder(corpus.parent, split) for corpus in corpora]
-
-
-def _read_folder(folder: Path, split: str | None) -> Collection:
-    stems = sorted(path.stem for path in (folder / "qrels").glob("*.tsv"))
-    others = ", ".join(stems) or "none"
-    if split is None:
-        split = stems[0] if len(stems) == 1 else "dev"
-        if split not in stems:
-            raise UsageError(f"'{folder}/qrels' has no dev.tsv to choose by, and other splits: {others}; add dev.tsv")
-    judgements = folder / "qrels" / f"{split}.tsv"
-    if not judgements.is_file():
-        raise UsageError(f"'{judgements}' is not a file; the splits that have judgements are: {others} (--split)")
-    return read_collection(folder / "queries.jsonl", folder / "corpus.jsonl", judgements, folder.resolve().name)
-
-
-def read_collection(queries: Path, documents: Path, relevant: Path, name: str | None = None) -> Collection:
-    """Read a collection from three files.
-
-    A document's title stands before its text, with a blank between them, as in BEIR. A grade of 0 or less means that
-    a document is not relevant, as in trec_eval.
-
-    Raises:
-        UsageError: a file is of an unknown kind, or there are no judgements.
         DataError: a file cannot be read, an id stands twice, a query is empty, or a judgement names an unknown query or
             document, or has no whole number as its grade.
     """
-    texts, questions = _read_texts(documents), _read_texts(queries)
-    for query, text in questions.items():
+    try:
+        corpora = _corpora(folder)
+        others = sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"'{folder}' cannot be read ({error.strerror}); wanted a folder of collections") from None
+    if not corpora:
+        raise UsageError(f"'{folder}' has no {_CORPUS}, but {', '.join(others)[:80] or 'nothing'}; wanted {LAYOUT}")
+    return [_read_collection(corpus.parent, split) for corpus in corpora]
+
+
+def _read_collection(folder: Path, split: str | None) -> Collection:
+    """Read a collection.
+
+    A document's title stands before its text, with a blank between them, as in BEIR. A grade of 0 or less means that
+    a document is not relevant, as in trec_eval.
+    """
+    relevant = _judgements(folder, split)
+    documents, queries = _read_texts(folder / _CORPUS), _read_texts(folder / _QUERIES)
+    for query, text in queries.items():
         if not text:
-            raise DataError(f"{queries}: query '{query}' has no text; write it, or leave it out")
+            raise DataError(f"{folder / _QUERIES}: query '{query}' has no text; write it, or leave it out")
     grades: dict[str, dict[str, int]] = {}
-    for row, query, document, grade in _read_judgements(relevant):
-        for what, key, known, file in (
-            ("query", query, questions, queries),
-            ("document", document, texts, documents),
-        ):
+    for row, (query, document, grade) in _records(relevant, "tsv", _judgement_reader(relevant)):
+        for what, key, known, file in (("query", query, queries, _QUERIES), ("document", document, documents, _CORPUS)):
             if key not in known:
                 raise DataError(f"{relevant}: line {row} judges {what} '{key}', which {file} does not have")
         of_query = grades.setdefault(query, {})
@@ -135,102 +136,84 @@ def read_collection(queries: Path, documents: Path, relevant: Path, name: str | 
     positive = {query: own for query, own in positive.items() if own}
     if not positive:
         raise DataError(f"{relevant}: no document is relevant to any query; wanted grades of 1 or higher")
-    asked = {query: questions[query] for query in questions if query in positive}
-    return Collection(name or relevant.stem, texts, asked, positive, len(questions) - len(asked), relevant.name)
+    asked = {query: queries[query] for query in queries if query in positive}
+    return Collection(folder.resolve().name, documents, asked, positive, len(queries) - len(asked), relevant.name)
+
+
+def _judgements(folder: Path, split: str | None) -> Path:
+    """Return the file of judgements of a split; without one, `dev.tsv` or the only file."""
+    stems = sorted(path.stem for path in (folder / "qrels").glob("*.tsv"))
+    others = ", ".join(stems) or "none"
+    if split is None:
+        split = stems[0] if len(stems) == 1 else "dev"
+        if split not in stems:
+            raise UsageError(f"'{folder}/qrels' has no dev.tsv to choose by, and other splits: {others}; add dev.tsv")
+    judgements = folder / "qrels" / f"{split}.tsv"
+    if not judgements.is_file():
+        raise UsageError(f"'{judgements}' is not a file; the splits that have judgements are: {others} (--split)")
+    return judgements
 
 
 def _read_texts(path: Path) -> dict[str, str]:
-    """Return texts by id, each with its title before it."""
+    """Return the texts of a file by id, each with its title before it."""
     texts: dict[str, str] = {}
-    for row, values in _rows(path, (_ID, _TEXT, ("title",)), _WANTED_TEXTS):
-        key, text, title = values
-        if key is None or text is None:
-            raise DataError(f"{path}: line {row} lacks its {'id' if key is None else 'text'}; {_WANTED_TEXTS}")
+    for row, (key, text, title) in _records(path, "jsonl", _read_text):
         if key in texts:
             raise DataError(f"{path}: line {row} has the id '{key}' of an earlier line; give each text its own")
-        texts[key] = f"{title or ''} {text}".strip()
+        texts[key] = f"{title} {text}".strip()
     if not texts:
-        raise DataError(f"{path}: holds no text; {_WANTED_TEXTS}")
+        raise DataError(f"{path}: holds no text; wanted lines with _id and text, and perhaps title")
     return texts
 
 
-def _read_judgements(path: Path) -> Iterator[tuple[int, str, str, int]]:
-    """Yield the line, the query, the document and the grade of each judgement."""
-    for row, values in _rows(path, _JUDGEMENT, _WANTED_JUDGEMENTS):
-        query, document, grade = values
-        if query is None or document is None or grade is None:
-            raise DataError(f"{path}: line {row} lacks a query, a document or a grade; {_WANTED_JUDGEMENTS}")
-        try:
-            yield row, query, document, int(grade)
-        except ValueError:
-            raise DataError(f"{path}: line {row} has the grade '{grade}'; wanted a whole number") from None
-
-
-def _rows(path: Path, names: Sequence[Sequence[str]], wanted: str) -> Iterator[tuple[int, list[str | None]]]:
-    """Yield the line of each record and its values by name; the last names may be absent."""
-    kind = kind_of(path.name)
+def _records(
+    path: Path, kind: Literal["jsonl", "tsv"], read: Callable[[int, list[bytes]], T | None]
+) -> Iterator[tuple[int, T]]:
+    """Yield the line of each record of a file, and what `read` returns for it."""
     try:
         with path.open("rb") as stream:
-            if kind == ("jsonl", False):
-                records = records_of(stream, str(path), "jsonl")
-                yield from parse_records(
-                    records, str(path), lambda row, lines: _of_object(value_of(lines[0], row), names)
-                )
-                return
-            if kind in (("tsv", False), ("csv", False)):
-                assert kind is not None
-                records = records_of(stream, str(path), kind[0])
-                read = _of_fields(names, path, lambda row, lines: fields_of(lines, row, kind[0]), wanted)
-            elif names is _JUDGEMENT:
-                records = records_of(stream, str(path), "txt")
-                read = _of_trec
-            else:
-                raise UsageError(f"'{path}' is of another kind; {wanted}")
-            yield from parse_records(records, str(path), read)
+            yield from parse_records(records_of(stream, str(path), kind), str(path), read)
     except OSError as error:
-        raise UsageError(f"'{path}' cannot be read ({error.strerror}); {wanted}") from None
+        raise UsageError(f"'{path}' cannot be read ({error.strerror}); wanted {LAYOUT}") from None
 
 
-def _of_object(value: str | dict[str, Any] | None, names: Sequence[Sequence[str]]) -> list[str | None] | None:
+def _read_text(row: int, lines: list[bytes]) -> tuple[str, str, str] | None:
+    """Return the id, the text and the title of a line."""
+    value = value_of(lines[0], row)
     if value is None:
         return None
     if isinstance(value, str):
         raise WrongRowError("holds a string; wanted an object")
-    values = [next((value[key] for key in keys if key in value), None) for keys in names]
-    for text in values:
-        if not (text is None or isinstance(text, str) or type(text) is int):
-            raise WrongRowError(f"holds {text!r:.30}; wanted strings")
-    return [None if text is None else str(text) for text in values]
+    fields = []
+    for name in ("_id", "text", "title"):
+        field = value.get(name)
+        if field is None and name != "title":
+            raise WrongRowError(f"lacks '{name}'; wanted _id and text, and perhaps title")
+        if not (field is None or isinstance(field, str) or type(field) is int):
+            raise WrongRowError(f"holds {type_of(field)} at '{name}'; wanted a string")
+        fields.append("" if field is None else str(field))
+    key, text, title = fields
+    return key, text, title
 
 
-def _of_fields(
-    names: Sequence[Sequence[str]], path: Path, fields: Callable[[int, list[bytes]], list[str]], wanted: str
-) -> Callable[[int, list[bytes]], list[str | None] | None]:
-    """Return a function that reads the values of a record; the first record is the header, or one of TREC's."""
+def _judgement_reader(path: Path) -> Callable[[int, list[bytes]], tuple[str, str, int] | None]:
+    """Return a function that reads the query, the document and the grade of a record; the first one is the header."""
     header: list[str] = []
 
-    def read(row: int, lines: list[bytes]) -> list[str | None] | None:
-        values = fields(row, lines)
+    def read(row: int, lines: list[bytes]) -> tuple[str, str, int] | None:
+        values = fields_of(lines, row, "tsv")
+        if values and not header:
+            header.extend(values)
+            if not set(_JUDGEMENT) <= set(values):
+                raise UsageError(f"'{path}' has the columns {', '.join(values)[:80]}; wanted {', '.join(_JUDGEMENT)}")
+            return None
         if not values:
             return None
-        if not header:
-            if names is _JUDGEMENT and len(values) == _TREC_FIELDS and values[3].lstrip("-").isdigit():
-                header.extend(("query", "", "document", "score"))
-            else:
-                header.extend(values)
-                if any(not set(keys) & set(header) for keys in names if keys != ("title",)):
-                    raise UsageError(f"'{path}' has the columns {', '.join(header)[:80]}; {wanted}")
-                return None
         check_width(values, len(header))
-        return [next((values[header.index(key)] for key in keys if key in header), None) for keys in names]
+        query, document, grade = (values[header.index(name)] for name in _JUDGEMENT)
+        try:
+            return query, document, int(grade)
+        except ValueError:
+            raise WrongRowError(f"has the grade '{grade}'; wanted a whole number") from None
 
     return read
-
-
-def _of_trec(row: int, lines: list[bytes]) -> list[str | None] | None:
-    fields = line_text(lines[0], row).split()
-    if not fields:
-        return None
-    if len(fields) != _TREC_FIELDS:
-        raise WrongRowError(f"has {len(fields)} fields; {_WANTED_JUDGEMENTS}")
-    return [fields[0], fields[2], fields[3]]

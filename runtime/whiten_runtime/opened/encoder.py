@@ -36,7 +36,8 @@ class Encoder(OpenedBundle):
         path: a bundle directory, as written by whiten-export, or a repository of the model hub: "org/name",
             "hf://org/name" or "hf://org/name@revision". A directory that exists goes before a repository of its name.
         providers: onnxruntime execution providers, names or (name, options) pairs, in order of preference; None for the
-            CPU. All of them must be active, and run all matrix products: none is left to the CPU unless it is named.
+            environment's WHITEN_DEVICE, else the CPU. All of them must be active, and run all matrix products: none is
+            left to the CPU unless it is named.
         threads: threads per call; None for the environment's WHITEN_THREADS, else all the CPUs this process may use
             (affinity and cgroup quota).
         device: "cpu", "cuda", "cuda:N" or "tensorrt", in place of `providers`.

@@ -28,7 +28,7 @@ class VectorWhitener(OpenedBundle):
 
     Args:
         path: the bundle's directory, or a repository of the model hub, as for `Encoder`.
-        providers: onnxruntime execution providers, all of which must be active; None for the CPU.
+        providers: onnxruntime execution providers, all of which must be active; None for WHITEN_DEVICE, else the CPU.
         threads: threads per call; None for WHITEN_THREADS, else all the CPUs this process may use.
         device: "cpu", "cuda", "cuda:N" or "tensorrt", in place of `providers`.
         verify_hashes: compare each file's SHA-256 with the manifest before using it.

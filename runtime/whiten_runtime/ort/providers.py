@@ -1,5 +1,6 @@
 """Choose execution providers: parse them, check that onnxruntime has them, and set their default options."""
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -9,6 +10,8 @@ from whiten_runtime.errors import MissingPackageError, ProviderError, UsageError
 from whiten_runtime.ort.process import environment, quiet_stdout
 
 Provider = str | tuple[str, Mapping[str, Any]]
+
+DEVICE_VARIABLE = "WHITEN_DEVICE"
 
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"
@@ -44,12 +47,23 @@ def checked_providers(providers: Sequence[Provider]) -> tuple[Provider, ...]:
 
 
 def providers_for(providers: Sequence[Provider] | None = None, device: str | None = None) -> tuple[Provider, ...]:
-    """Return the providers for a list of providers or a device; the CPU if neither is given."""
+    """Return the providers for a list of providers or a device; if neither is given, WHITEN_DEVICE's, else the CPU."""
     if providers is not None:
         if device is not None:
             raise UsageError(f"both providers and device '{device}' are given; leave one of them out")
         return checked_providers(providers)
-    return checked_providers([on_device(device or "cpu")])
+    if device is not None:
+        return checked_providers([on_device(device)])
+    return environment_providers() or (CPU_PROVIDER,)
+
+
+def environment_providers() -> tuple[Provider, ...]:
+    """Return the provider that the environment's WHITEN_DEVICE names, as `--device` would; none if it is not set."""
+    named = os.environ.get(DEVICE_VARIABLE, "").strip()
+    try:
+        return checked_providers([parse_provider(named)]) if named else ()
+    except UsageError as error:
+        raise UsageError(f"{DEVICE_VARIABLE}: {error}") from None
 
 
 def on_device(device: str) -> Provider:

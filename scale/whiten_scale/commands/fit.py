@@ -10,7 +10,6 @@ from whiten_runtime.commands.console import (
     ConsoleReporter,
     bundle_argument,
     counted,
-    device_option,
     json_option,
     one_line_errors,
     quiet_option,
@@ -22,7 +21,7 @@ from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.replacing import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
+from whiten_runtime.ort.providers import providers_for
 from whiten_runtime.ort.session import SessionOptions
 from whiten_scale.commands import check_able, do_items, sharing_options
 from whiten_scale.fitting import merge_ranges, range_name
@@ -63,7 +62,6 @@ from whiten_whitening.statistics import Statistics, fit_statistics, save_statist
 @json_option
 @quiet_option
 @sharing_options("Processes that fit shards. With --share, one for each usable CPU if not named.")
-@device_option
 @one_line_errors
 def fit(
     bundle: str,
@@ -73,7 +71,6 @@ def fit(
     workers: int | None,
     share: slice,
     ray: str | None,
-    providers: tuple[Provider, ...],
     out: Path,
     as_json: bool,
 ) -> None:
@@ -87,9 +84,8 @@ def fit(
         raise UsageError(f"--corpus is missing; name a file of sentences, or {BUILTIN_CORPUS}")
     in_shards = workers is not None or ray is not None or share.step > 1
     if in_shards:
-        for name, value in (("--max-sentences", max_sentences), ("--device", providers)):
-            if value:
-                raise UsageError(f"{name} is for one process; leave it out, or --workers, --share and --ray")
+        if max_sentences is not None:
+            raise UsageError("--max-sentences is for one process; leave it out, or --workers, --share and --ray")
         if BUILTIN_CORPUS in corpus:
             raise UsageError(f"{BUILTIN_CORPUS} is for one process; leave --workers, --share and --ray out")
         check_able(workers, ray)
@@ -100,7 +96,7 @@ def fit(
     if in_shards:
         _fit_shards(path.absolute(), corpus, column, out, workers, share, ray, as_json)
         return
-    options = SessionOptions(providers or (CPU_PROVIDER,))
+    options = SessionOptions(providers_for())
     statistics = fit_statistics(path, Corpus(corpus, column, max_sentences), out, options, ConsoleReporter())
     _tell(out, statistics, as_json)
 

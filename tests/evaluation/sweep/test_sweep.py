@@ -9,20 +9,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import Result
+from sentence_transformers.sentence_transformer.modules import Pooling
 
 from support.cli import invoke as invoke_command
 from support.cli import ok
 from support.corpus import sentences
 from support.families import LAYERS
+from support.published import SIZE, save, transformer
 from support.sts import write_paper_layout
 from whiten_evaluation.commands.sweep import sweep
-from whiten_evaluation.embedding import WhiteningSource, embed_texts
+from whiten_evaluation.embedding import TextVectors, storages
 from whiten_evaluation.sweep import layers as layers_of_models
 from whiten_evaluation.sweep import search
 from whiten_evaluation.sweep.layers import LayerGraph
-from whiten_evaluation.tasks.sts import score_sts
-from whiten_evaluation.tasks.sts_files import read_sts
+from whiten_evaluation.tasks.sts import score_sts, sts_rows
+from whiten_evaluation.tasks.sts_files import StsData, read_sts
+from whiten_runtime.bundle.graph import unwhitened_output
+from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
+from whiten_runtime.inference.loading import load_bundle
+from whiten_whitening.maps import fit_map
+from whiten_whitening.moments import Moments
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("matplotlib", reason="needs the extra test-all")
@@ -41,20 +48,41 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(checkpoint: Callable[[str], Path], data_folder: Path, cache: Path, tmp_path: Path) -> Callable[..., Result]:
+def run(
+    checkpoint: Callable[[str], Path],
+    data_folder: Path,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Result]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+
     def invoke(*arguments: object, model: object = None) -> Result:
-        line = [model or checkpoint("bert"), "--data", data_folder, "--cache", cache, "--out", tmp_path / "out"]
+        line = [model or checkpoint("bert"), "--data", data_folder, "--out", tmp_path / "out"]
         return invoke_command(sweep, *line, *arguments)
 
     return invoke
 
 
-def found(document: dict, pooling: str, whitening: str) -> dict[tuple[int, ...], float | None]:
-    return {
-        tuple(score["layers"]): score["average"]
-        for score in document["scores"]
-        if (score["pooling"], score["whitening"]) == (pooling, whitening)
-    }
+def found(document: dict, whitening: str) -> dict[tuple[int, ...], float | None]:
+    scores = (score for score in document["scores"] if score["whitening"] == whitening)
+    return {tuple(score["layers"]): score["average"] for score in scores}
+
+
+def unwhitened_mean(bundle: Path, folder: Path, fitted: bool) -> float:
+    """Score a bundle's vectors before its whitening, or whitened on each task's own sentences."""
+    _, embedder = load_bundle(bundle, output=unwhitened_output(read_manifest(bundle)))
+    means = []
+    for task in read_sts(folder, ("STS-B", "STS15")).tasks:
+        texts = list(dict.fromkeys(task.texts))
+        vectors = TextVectors({text: row for row, text in enumerate(texts)}, embedder.embed(texts))
+        if fitted:
+            white = fit_map(Moments.of(vectors.of(task.texts)))(vectors.of(texts))
+            vectors = TextVectors(vectors.rows, white.astype(np.float32))
+        data = StsData((task,), {})
+        (score,) = score_sts(data, sts_rows(data, "b", bundle, vectors, storages(bundle, (), ())))
+        means.append(score.averages["mean"])
+    return float(np.mean(means))
 
 
 def test_report_is_complete_and_agrees_with_sts_scores(
@@ -72,20 +100,13 @@ def test_report_is_complete_and_agrees_with_sts_scores(
     assert "STS12 is absent" in html
     with (out / "scores.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == len(document["scores"])
-    counts = {(p, kind): len(found(document, p, kind)) for p in ("mean", "cls") for kind in ("none", "task", "corpus")}
-    assert [counts[p, kind] for p in ("mean", "cls") for kind in ("none", "task")] == [31] * 4
-    assert all(15 < counts[p, "corpus"] < 31 for p in ("mean", "cls"))  # single layers, pairs and the best of a size
+    assert [len(found(document, kind)) for kind in ("none", "task")] == [31] * 2
+    assert 15 < len(found(document, "corpus")) < 31  # single layers, pairs and the best of a size
     # The bundle of layers 1 and 4, exported and evaluated by other code, agrees.
-    data = read_sts(data_folder, ("STS-B", "STS15"))
     for kind in ("none", "task"):
-        whitening = WhiteningSource(kind)  # type: ignore[arg-type]
-        scores = score_sts(data, embed_texts(tiny_bundle, data.texts, whitening), whitening)
-        want = float(np.mean([task.mean for task in scores.tasks]))
-        assert found(document, "mean", kind)[1, LAYERS] == pytest.approx(want, abs=0.03)
-    assert found(document, "cls", "task")[0,] is None  # the first token is the same in every text
-    assert found(document, "cls", "none")[0,] is None
-    assert found(document, "cls", "corpus")[0,] is None
-    assert (document["corpus"], document["corpus_sentences"]) == (BUILTIN_CORPUS, 320)
+        want = unwhitened_mean(tiny_bundle, data_folder, kind == "task")
+        assert found(document, kind)[1, LAYERS] == pytest.approx(want, abs=0.03)
+    assert (document["pooling"], document["corpus"], document["corpus_sentences"]) == ("mean", BUILTIN_CORPUS, 320)
     first, *others = document["best"]
     known = [score["average"] for score in document["scores"] if score["average"] is not None]
     assert first["score"]["average"] == max(known)
@@ -100,7 +121,7 @@ def test_report_is_complete_and_agrees_with_sts_scores(
 def test_second_sweep_reuses_cached_vectors(
     run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run("--pooling", "mean").exit_code == 0
+    assert run().exit_code == 0
     first = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
 
     def never(*arguments: object) -> None:
@@ -108,28 +129,26 @@ def test_second_sweep_reuses_cached_vectors(
 
     monkeypatch.setattr(layers_of_models, "write_layers", never)
     monkeypatch.setattr(LayerGraph, "embedder", never)
-    result = run("--pooling", "mean", "--force")
+    result = run("--force")
     assert result.exit_code == 0
     second = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
     assert second["scores"] == first["scores"]
 
 
 def test_constant_first_token_has_no_scores(
-    run: Callable[..., Result], checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LLaMA's first token attends only to itself, in every layer: there is nothing to compare, extend or draw."""
     monkeypatch.setattr(search, "EXHAUSTIVE", 3)
-    poolings = ("cls", "last", "max", "weightedmean", "mean_sqrt_len")  # each is checked against its definition first
-    options = [part for pooling in poolings for part in ("--pooling", pooling)]
-    result = run(*options, model=checkpoint("llama"))
+    result = run(model=save([transformer("llama"), Pooling(SIZE, "cls")], tmp_path / "llama"))
     assert result.exit_code == 0, result.stderr
     document = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
+    assert document["pooling"] == "cls"
     for kind in ("none", "task", "corpus"):
-        assert set(found(document, "cls", kind).values()) == {None}
-    assert None not in found(document, "last", "task").values()
-    assert "cls" not in {row["score"]["pooling"] for row in document["best"]}
-    assert all(found(document, pooling, "none") for pooling in poolings)
+        assert set(found(document, kind).values()) == {None}
+    assert document["best"] == []
     assert "inf" not in (tmp_path / "out" / "scores.csv").read_text()
+    assert "Nothing could be scored" in result.stderr
 
 
 def test_changed_config_gets_another_cache_folder(
@@ -137,28 +156,28 @@ def test_changed_config_gets_another_cache_folder(
 ) -> None:
     mine = tmp_path / "mine"
     shutil.copytree(checkpoint("bert"), mine)
-    assert run("--layers", "0,1", "--pooling", "mean", model=mine).exit_code == 0
-    before = set(cache.iterdir())
+    assert run("--layers", "0,1", model=mine).exit_code == 0
+    before = set((cache / "whiten").iterdir())
     config = json.loads((mine / "config.json").read_text())
     (mine / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 0.1}))
-    assert run("--layers", "0,1", "--pooling", "mean", "--force", model=mine).exit_code == 0
-    assert len(set(cache.iterdir()) - before) == 1
+    assert run("--layers", "0,1", "--force", model=mine).exit_code == 0
+    assert len(set((cache / "whiten").iterdir()) - before) == 1
 
 
 def test_beam_search_scores_agree_with_exhaustive_search(
     run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run("--pooling", "mean").exit_code == 0
+    assert run().exit_code == 0
     every = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
     monkeypatch.setattr(search, "EXHAUSTIVE", 3)
     monkeypatch.setattr(search, "BEAM", 2)
-    assert run("--pooling", "mean", "--force").exit_code == 0
+    assert run("--force").exit_code == 0
     some = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
     assert every["exhaustive"]
     assert not some["exhaustive"]
     assert len(some["scores"]) < len(every["scores"])
     for kind in ("none", "task"):
-        known, tried = found(every, "mean", kind), found(some, "mean", kind)
+        known, tried = found(every, kind), found(some, kind)
         assert {len(layers) for layers in tried} == {1, 2, 3, 4, 5}
         for layers, average in tried.items():
             assert average == pytest.approx(known[layers], abs=0.03)
@@ -170,8 +189,6 @@ def test_beam_search_scores_agree_with_exhaustive_search(
     [
         (["--layers", "9"], "layer 9 does not exist"),
         (["--layers", "2"], "a sweep needs two or more"),
-        (["--pooling", "mean", "--pooling", "mean"], "names one twice"),
-        (["--max-length", "9999"], "max-length is 9999"),
     ],
 )
 def test_errors_are_one_line(run: Callable[..., Result], tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -190,7 +207,7 @@ def test_word_vectors_are_refused(run: Callable[..., Result], tmp_path: Path) ->
 
 
 def test_search_is_scored_as_by_the_bundles_of_the_layers(
-    run: Callable[..., Result], checkpoint: Callable[[str], Path], data_folder: Path, tmp_path: Path, tiny_bundle: Path
+    run: Callable[..., Result], checkpoint: Callable[[str], Path], data_folder: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("pytrec_eval")
     data = tmp_path / "both"
@@ -208,11 +225,13 @@ def test_search_is_scored_as_by_the_bundles_of_the_layers(
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)["sweep"]
     assert document["collections"] == ["found"]
-    scores = {(s["pooling"], s["whitened"], tuple(s["layers"])): s["average"] for s in document["searches"]}
-    assert {(p, w, (k,)) for p in ("mean", "cls") for w in (False, True) for k in range(1, LAYERS + 1)} < set(scores)
-    answer = ok("eval", "retrieval", tiny_bundle, "--data", data, "--fit-on", "none", "--json")
+    scores = {(s["whitened"], tuple(s["layers"])): s["average"] for s in document["searches"]}
+    assert {(w, (k,)) for w in (False, True) for k in range(1, LAYERS + 1)} < set(scores)
+    plain = tmp_path / "plain"
+    ok("export", checkpoint("bert"), "--layers", f"1,{LAYERS}", "--whitening", "none", "--out", plain)
+    answer = ok("eval", "retrieval", plain, "--data", data, "--json")
     (same,) = json.loads(answer.stdout)["collections"][0]["scores"]
-    assert scores["mean", False, (1, LAYERS)] == pytest.approx(same["measures"]["nDCG@10"], abs=0.01)
+    assert scores[False, (1, LAYERS)] == pytest.approx(same["measures"]["nDCG@10"], abs=0.01)
     assert 0 < same["measures"]["nDCG@10"] < 100
     assert "In search, " in result.stderr
     html = (tmp_path / "out" / "report.html").read_text("utf-8")
@@ -220,9 +239,9 @@ def test_search_is_scored_as_by_the_bundles_of_the_layers(
     with (tmp_path / "out" / "search.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == len(scores)
 
-    result = run("--data", data / "found", "--pooling", "mean", "--force", "--json")  # no similarity task
+    result = run("--data", data / "found", "--force", "--json")  # no similarity task
     assert result.exit_code == 0, result.stderr
     alone = json.loads(result.stdout)["sweep"]
     assert (alone["scores"], alone["tasks"]) == ([], [])
     best = [row for row in alone["searches"] if row["layers"] == [LAYERS]]
-    assert {row["average"] for row in best} == {scores["mean", w, (LAYERS,)] for w in (False, True)}
+    assert {row["average"] for row in best} == {scores[w, (LAYERS,)] for w in (False, True)}

@@ -1,4 +1,4 @@
-"""Test SentEval's protocol against plain loops over scikit-learn's lbfgs, and the command."""
+"""Test SentEval's protocol against plain loops over scikit-learn's lbfgs, RTE by cosines, and the command."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from support.cli import ok, refused
 from support.corpus import sentences
 from whiten_evaluation.commands.classification import ALL_TASKS
-from whiten_evaluation.embedding import TextVectors, WhiteningSource
+from whiten_evaluation.embedding import TextVectors
 from whiten_evaluation.tasks.classification import classify, features
 from whiten_evaluation.tasks.classification_files import ClassificationTask, Split
 
@@ -90,7 +90,7 @@ def test_nested_folds_equal_scikit_learn(width: int, count: int, spread: float) 
     for learn, test in FOLDS.split(x, y):
         strengths.append(best(x[learn], y[learn], range(-2, 4)))
         accuracies.append(regression(strengths[-1]).fit(x[learn], y[learn]).score(x[test], y[test]))
-    found = classify(task, made.vectors, WhiteningSource("none"))
+    found = classify(task, made.vectors)
     assert found.strengths == tuple(strengths)
     assert found.accuracy == pytest.approx(100 * np.mean(accuracies))
     assert found.folds == pytest.approx([100 * accuracy for accuracy in accuracies])
@@ -108,7 +108,7 @@ def test_sst5_chooses_c_by_the_dev_split() -> None:
     ]
     scores = [model.score(made.vectors.of(task.dev.texts), task.dev.labels) for model in models]
     model = models[int(np.argmax(scores))]
-    found = classify(task, made.vectors, WhiteningSource("none"))
+    found = classify(task, made.vectors)
     assert found.strengths == (model.C,)
     assert found.accuracy == pytest.approx(100 * model.score(made.vectors.of(task.test.texts), task.test.labels))
 
@@ -118,26 +118,24 @@ def test_pairs_are_scored_by_accuracy_and_f1() -> None:
     train, test = made.split(120, pairs=True), made.split(70, pairs=True)
     task = ClassificationTask("MRPC", train, test, pairs=True)
     x, y = in_order(train, made.vectors)
-    np.testing.assert_array_equal(features(train, made.vectors, None)[0], x)
+    np.testing.assert_array_equal(features(train, made.vectors)[0], x)
     strength = best(x, y, range(-1, 6))
     tested, labels = in_order(test, made.vectors)
     predicted = regression(strength).fit(x, y).predict(tested)
-    found = classify(task, made.vectors, WhiteningSource("none"))
+    found = classify(task, made.vectors)
     assert found.strengths == (strength,)
     assert found.accuracy == pytest.approx(100 * np.mean(predicted == labels))
     assert found.f1 == pytest.approx(100 * f1_score(labels, predicted))
 
 
-def test_target_whitening_is_fitted_on_all_splits() -> None:
-    made = Made(4, 2)
-    task = ClassificationTask("MRPC", made.split(60, pairs=True), made.split(40, pairs=True), pairs=True)
-    fitted = made.vectors.fit(task.sentences, WhiteningSource("task").spec, "all")
-    assert fitted.n_samples == 200
-    vectors = made.vectors
-    before = TextVectors(vectors.rows, ((vectors.vectors - fitted.mean) @ fitted.weight).astype(np.float32))
-    found = classify(task, made.vectors, WhiteningSource("task"))
-    wanted = classify(task, before, WhiteningSource("none"))
-    assert (found.accuracy, found.f1, found.strengths) == (wanted.accuracy, wanted.f1, wanted.strengths)
+def test_rte_is_decided_by_cosines_above_a_half() -> None:
+    angles = np.radians([0, 59, 61, 180])
+    ends = np.column_stack([np.cos(angles), np.sin(angles)]) * [[1], [3], [0.5], [2]]
+    vectors = TextVectors({"start": 0, "a": 1, "b": 2, "c": 3, "d": 4}, np.vstack([[7, 0], ends]).astype(np.float32))
+    pairs = Split(("start",) * 4, ("a", "b", "c", "d"), np.array([1, 0, 0, 1]))
+    found = classify(ClassificationTask("RTE", pairs, pairs=True), vectors)
+    assert (found.n, found.accuracy, found.majority, found.entailed) == (4, 50, 50, 50)
+    assert (found.f1, found.folds, found.strengths) == (None, (), ())
 
 
 run = partial(ok, "eval", "classification")
@@ -145,7 +143,7 @@ run = partial(ok, "eval", "classification")
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write small files of all seven tasks."""
+    """Write small files of all eight tasks."""
     folder = tmp_path_factory.mktemp("data")
     texts = [text.replace("\t", " ") for text in sentences(60)]
     names = ("rt-polarity.pos", "custrev.pos", "subj.objective", "mpqa.pos")
@@ -163,21 +161,25 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         contents[f"TREC.{split}"] = [f"{kinds[n % 6]}:x {text}" for n, text in enumerate(texts)]
         pairs = [f"{n % 2}\t1\t2\t{text}\t{texts[-n]}" for n, text in enumerate(texts)]
         contents[f"msr_paraphrase_{split}.txt"] = ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *pairs]
+    entailed = [f"{n}\t{text}\t{texts[-n]}\t{'not_' * (n % 3 == 0)}entailment" for n, text in enumerate(texts)]
+    contents["RTE/dev.tsv"] = ["index\tsentence1\tsentence2\tlabel", *entailed]
+    (folder / "RTE").mkdir()
     for name, lines in contents.items():
         (folder / name).write_text("\n".join(lines) + "\n", "utf-8")
     return folder
 
 
-def test_command_scores_all_seven_tasks(tiny_bundle: Path, data: Path) -> None:
+def test_command_scores_all_tasks(tiny_bundle: Path, data: Path) -> None:
     result = run(tiny_bundle, "--data", data, "--json")
     document = json.loads(result.stdout)
-    assert (document["absent"], document["warnings"], document["whitening"]) == ({}, [], "bundle")
+    assert (document["absent"], document["warnings"]) == ({}, [])
     [bundle] = document["bundles"]
     assert [task["task"] for task in bundle["tasks"]] == list(ALL_TASKS)
-    assert [task["n"] for task in bundle["tasks"]] == [60] * 7
-    assert [len(task["strengths"]) for task in bundle["tasks"]] == [10] * 4 + [1] * 3
-    assert all(task["seconds"] > 0 for task in bundle["tasks"])
-    assert bundle["average"] == pytest.approx(np.mean([task["accuracy"] for task in bundle["tasks"]]))
+    assert [task["n"] for task in bundle["tasks"]] == [60] * 8
+    assert [len(task["strengths"]) for task in bundle["tasks"]] == [10] * 4 + [1] * 3 + [0]
+    *seven, rte = bundle["tasks"]
+    assert bundle["average"] == pytest.approx(np.mean([task["accuracy"] for task in seven]))
+    assert (round(rte["majority"], 2), {task["entailed"] for task in seven}) == (66.67, {None})
 
 
 def test_command_warns_of_absent_tasks(tiny_bundle: Path, data: Path, tmp_path: Path) -> None:
@@ -185,38 +187,33 @@ def test_command_warns_of_absent_tasks(tiny_bundle: Path, data: Path, tmp_path: 
         (tmp_path / name).write_bytes((data / name).read_bytes())
     result = run(tiny_bundle, "--data", tmp_path, "--tasks", "mrpc,MR")
     assert result.stderr.count("MR (no rt-polarity.neg)") == 1
-    header, row = result.stdout.splitlines()
-    assert header.split() == ["bundle", "MRPC", "MRPC", "F1", "avg"]
-    assert row.split()[-1] == "-"
+    header, row = (re.split(r"  +", line) for line in result.stdout.splitlines())
+    assert header == ["bundle", "task", "samples", "accuracy", "F1", "majority", "lowest fold", "highest fold"]
+    assert (row[1], row[-2:]) == ("MRPC", ["-", "-"])
     document = json.loads(run(tiny_bundle, "--data", tmp_path, "--tasks", "MRPC,MR", "--json").stdout)
     assert document["absent"] == {"MR": ["rt-polarity.neg"]}
     assert document["bundles"][0]["average"] is None
 
 
-def test_cr_has_a_table_of_its_own(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_the_table_shows_the_majority_and_the_spread_of_the_folds(tiny_bundle: Path, tmp_path: Path) -> None:
     texts = sentences(80)
     (tmp_path / "custrev.pos").write_text("\n".join(texts[:50]) + "\n", "utf-8")
     (tmp_path / "custrev.neg").write_text("\n".join(texts[50:]) + "\n", "utf-8")
-    options = (tiny_bundle, "--data", tmp_path, "--tasks", "CR", "--fit-on", "none")
-    result = run(*options)
-    first, own = result.stdout.rstrip("\n").split("\n\n")
-    assert first.splitlines()[0].split() == ["bundle", "CR", "avg"]
-    header, row = own.splitlines()
-    assert re.split(r"  +", header)[:5] == ["CR", "reviews", "majority", "accuracy", "above majority"]
+    options = (tiny_bundle, "--data", tmp_path, "--tasks", "CR")
+    _, row = run(*options).stdout.splitlines()
     [task] = json.loads(run(*options, "--json").stdout)["bundles"][0]["tasks"]
     assert len(task["folds"]) == 10
     assert task["accuracy"] == pytest.approx(np.mean(task["folds"]))
-    want = [80, 62.5, task["accuracy"], task["accuracy"] - 62.5, min(task["folds"]), max(task["folds"])]
-    assert [float(cell) for cell in re.split(r"  +", row)[1:7]] == pytest.approx(want, abs=0.01)
-    assert "\n\n" not in run(*options, "--csv").stdout  # one table, which programs can read
+    numbers = (task["accuracy"], None, 62.5, min(task["folds"]), max(task["folds"]))
+    assert re.split(r"  +", row)[1:] == ["CR", "80", *("-" if x is None else f"{x:.2f}" for x in numbers)]
 
 
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--tasks", "MR,STSB"], 2, "task 'STSB' is unknown; wanted some of MR,CR,SUBJ,MPQA,TREC,SST5,MRPC"),
+        (["--tasks", "MR,STSB"], 2, "task 'STSB' is unknown; wanted some of MR,CR,SUBJ,MPQA,TREC,SST5,MRPC,RTE"),
         (["--tasks", "CR"], 2, "none of the tasks that were asked for; wanted files of CR (no custrev.pos"),
-        (["--tasks", "MR", "--fit-on", "task"], 2, "MR: 24 sentences cannot whiten"),
+        (["--tasks", "RTE"], 2, "wanted files of RTE (no RTE/dev.tsv or rte/dev.tsv)"),
         (["--tasks", "MPQA"], 1, "MPQA: class 0 has 2 samples to learn from; wanted 12 or more"),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from whiten_evaluation.tasks.classification_files import TaskName, lines_of, read_entailment, read_tasks
+from whiten_evaluation.tasks.classification_files import TaskName, lines_of, read_tasks
 from whiten_runtime.errors import DataError, UsageError
 
 PARAPHRASE_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
@@ -83,15 +83,13 @@ def test_read_mrpc_with_byte_order_mark_and_quotes(tmp_path: Path) -> None:
 
 def test_read_rte_by_the_names_of_its_columns(tmp_path: Path) -> None:
     lines = ("label\tsentence2\tindex\tsentence1", 'entailment\tB\t0\t"A\x85a', "not_entailment\tD\t1\tC")
-    write(tmp_path / "dev.tsv", *lines, ending="\r\n")
-    pairs, _ = read_entailment(tmp_path)
-    assert pairs.texts == ('"A\x85a', "C")
-    assert pairs.second == ("B", "D")
-    assert pairs.labels.tolist() == [1, 0]
-    for path in (tmp_path / "dev.tsv", tmp_path / "glue" / "sst" / "dev.tsv"):
-        write(path, "another\ttask")
-    write(tmp_path / "glue" / "Rte" / "dev.tsv", RTE_HEADER, "0\tA\tB\tentailment")
-    assert read_entailment(tmp_path)[1] == tmp_path / "glue" / "Rte" / "dev.tsv"
+    write(tmp_path / "glue" / "RTE" / "dev.tsv", *lines, ending="\r\n")
+    write(tmp_path / "dev.tsv", "another\ttask")
+    [task], _ = read_tasks(tmp_path, ["RTE"])
+    assert task.pairs
+    assert task.train.texts == ('"A\x85a', "C")
+    assert task.train.second == ("B", "D")
+    assert task.train.labels.tolist() == [1, 0]
 
 
 def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
@@ -126,9 +124,9 @@ def test_absent_tasks_name_their_missing_files(tmp_path: Path) -> None:
         ("SST5", "stsa.fine.dev", ["good\t1", "2 bad"], 2),
         ("MRPC", "msr_paraphrase_test.txt", ["1\t7\t8\tA\tB"], 1),
         ("MRPC", "msr_paraphrase_test.txt", [PARAPHRASE_HEADER, "1\t7\t8\tA\tB", "1\t7\t8\tA"], 3),
-        ("RTE", "dev.tsv", ["sentence\tlabel"], 1),
-        ("RTE", "dev.tsv", [RTE_HEADER, "0\tA\tB\tentailment", "1\tC\tnot_entailment"], 3),
-        ("RTE", "dev.tsv", [RTE_HEADER, "0\tA\tB\t1"], 2),
+        ("RTE", "rte/dev.tsv", ["sentence\tlabel"], 1),
+        ("RTE", "rte/dev.tsv", [RTE_HEADER, "0\tA\tB\tentailment", "1\tC\tnot_entailment"], 3),
+        ("RTE", "rte/dev.tsv", [RTE_HEADER, "0\tA\tB\t1"], 2),
     ],
 )
 def test_malformed_lines_are_named(tmp_path: Path, name: Any, bad: str, lines: list[str], number: int) -> None:
@@ -138,39 +136,36 @@ def test_malformed_lines_are_named(tmp_path: Path, name: Any, bad: str, lines: l
         write(tmp_path / f"msr_paraphrase_{split}.txt", PARAPHRASE_HEADER, "1\t7\t8\tA\tB")
     write(tmp_path / bad, *lines)
     with pytest.raises(DataError) as caught:
-        read_entailment(tmp_path) if name == "RTE" else read_tasks(tmp_path, [name])
+        read_tasks(tmp_path, [name])
     message = str(caught.value)
     assert f"{bad}: line {number} is {lines[number - 1]!r}; wanted " in message
     assert "\n" not in message
 
 
 @pytest.mark.parametrize(
-    ("name", "file"), [("MR", "rt-polarity.neg"), ("TREC", "TREC.train"), ("MRPC", "msr_paraphrase_train.txt")]
+    ("name", "file", "lines"),
+    [
+        ("MR", "rt-polarity.neg", []),
+        ("TREC", "TREC.train", []),
+        ("MRPC", "msr_paraphrase_train.txt", [PARAPHRASE_HEADER]),
+        ("RTE", "RTE/dev.tsv", [RTE_HEADER]),
+    ],
 )
-def test_empty_files_are_refused(tmp_path: Path, name: TaskName, file: str) -> None:
+def test_empty_files_are_refused(tmp_path: Path, name: TaskName, file: str, lines: list[str]) -> None:
     write(tmp_path / "rt-polarity.pos", "good")
     write(tmp_path / "TREC.test", "DESC:def What ?")
     write(tmp_path / "msr_paraphrase_test.txt", PARAPHRASE_HEADER, "1\t7\t8\tA\tB")
-    write(tmp_path / file, *([PARAPHRASE_HEADER] if name == "MRPC" else []))
+    write(tmp_path / file, *lines)
     with pytest.raises(DataError, match=file):
         read_tasks(tmp_path, [name])
 
 
-def test_missing_directories_and_rte_without_a_file_or_pairs_are_refused(tmp_path: Path) -> None:
+def test_missing_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a directory; wanted one with the files of SentEval's tasks"):
         read_tasks(tmp_path / "none", ["MR"])
-    with pytest.raises(UsageError, match=r"is not a directory; wanted one with the dev\.tsv of RTE"):
-        read_entailment(tmp_path / "none")
-    with pytest.raises(UsageError, match=r"has no dev\.tsv"):
-        read_entailment(tmp_path)
-    write(tmp_path / "dev.tsv", RTE_HEADER)
-    with pytest.raises(DataError, match="has no pairs"):
-        read_entailment(tmp_path)
 
 
 def test_the_public_files_have_the_published_sizes(shared_data: Path) -> None:
-    pairs, _ = read_entailment(shared_data)
-    assert (len(pairs.texts), round(100 * pairs.labels.mean(), 1)) == (277, 52.7)
     found, _ = read_tasks(shared_data, get_args(TaskName))
     sizes = {
         task.name: tuple(len(split.labels) if split else 0 for split in (task.train, task.dev, task.test))
@@ -183,5 +178,6 @@ def test_the_public_files_have_the_published_sizes(shared_data: Path) -> None:
         "TREC": (5452, 0, 500),
         "SST5": (8544, 1101, 2210),
         "MRPC": (4076, 0, 1725),
+        "RTE": (277, 0, 0),
     }
     assert {name: size for name, size in sizes.items() if name in published} == published

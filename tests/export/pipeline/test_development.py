@@ -57,7 +57,7 @@ def made_search(kind: str) -> Choice:
     else:
         whitening = fit_map(moments, WhiteningSpec())
         queries = documents + 0.4 * noise @ np.linalg.pinv(whitening.weight)
-    judged = Judged(queries, documents, tuple({row: 1} for row in range(300)))
+    judged = Judged(queries, documents, tuple({row: 1} for row in range(300)), (None,) * 300)
     return choose_by_search(fit, [judged], True, None, required=False)
 
 
@@ -72,7 +72,7 @@ def test_search_chooses_the_whitening_in_which_documents_are_near() -> None:
 
 def test_a_whitening_that_is_required_is_chosen_though_none_is_better() -> None:
     vectors, moments = np.eye(16) + 1, Moments.of(anisotropic(3000, 16))
-    judged = Judged(vectors, vectors, tuple({row: 1} for row in range(16)))
+    judged = Judged(vectors, vectors, tuple({row: 1} for row in range(16)), (None,) * 16)
     for required, spec in ((False, None), (True, WhiteningSpec(beta=0.0))):
         choice = choose_by_search(lambda spec: spec and fit_map(moments, spec), [judged], True, None, required=required)
         assert choice.spec == spec
@@ -143,7 +143,7 @@ def test_pairs_in_a_folder_decide_where_nothing_is_searched(
 @pytest.mark.parametrize(
     ("change", "options", "words"),
     [
-        ("empty", (), "holds no data; wanted a file of pairs with scores, or a folder in BEIR's layout"),
+        ("empty", (), "holds no data; wanted a file of pairs with scores, or BEIR's layout"),
         ("two", (), "holds a.csv, b.csv; wanted a file of pairs"),
         ("splits", (), "has no dev.tsv to choose by, and other splits: test, train; add dev.tsv"),
         ("query", (), "line 32 judges query 'q99'"),

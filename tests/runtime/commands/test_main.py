@@ -116,8 +116,8 @@ def test_verify_fails_on_other_vectors(tiny_bundle: Path, tmp_path: Path) -> Non
 
 
 def test_models_lists_the_catalogue() -> None:
-    words = run("models").stdout
-    rows = json.loads(run("models", "--json").stdout)
+    words = run("models", "--all").stdout
+    rows = json.loads(run("models", "--all", "--json").stdout)
     assert {"bert-base", "roberta-base", "distilbert", "labse", "minilm"} <= {row["name"] for row in rows}
     assert all(row["checkpoint"] in words for row in rows)
 

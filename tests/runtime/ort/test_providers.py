@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 
+from support.cli import invoke
+from support.corpus import sentences
+from support.sts import write_paper_layout
 from whiten import Encoder, ProviderError, UsageError
+from whiten_runtime.commands.main import whiten
 from whiten_runtime.ort.providers import (
     check_available,
     conflict,
+    environment_providers,
     on_device,
     parse_provider,
     preload_libraries,
@@ -72,6 +77,40 @@ def test_device_and_providers_exclude_each_other() -> None:
         providers_for([CUDA], "cuda")
     with pytest.raises(UsageError, match="device is 'gpu'; wanted cpu, cuda, cuda:N, tensorrt"):
         on_device("gpu")
+
+
+def test_environment_names_the_device_where_none_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHITEN_DEVICE", "cuda:1")
+    assert providers_for() == providers_for(device="cuda:1") == environment_providers()
+    assert providers_for(device="cpu") == providers_for([CPU]) == (CPU,)
+    monkeypatch.setenv("WHITEN_DEVICE", f"{CUDA}:gpu_mem_limit=1000")
+    assert providers_for()[0][1]["gpu_mem_limit"] == "1000"
+    monkeypatch.setenv("WHITEN_DEVICE", " ")
+    assert (providers_for(), environment_providers()) == ((CPU,), ())
+    monkeypatch.setenv("WHITEN_DEVICE", "gpu:")
+    with pytest.raises(UsageError, match="^WHITEN_DEVICE: device 'gpu:' cannot be read; wanted cpu, cuda"):
+        providers_for()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("drift", "BUNDLE", "--input", "TEXTS"),
+        ("fit", "BUNDLE", "--corpus", "TEXTS", "--out", "OUT"),
+        ("eval", "sts", "BUNDLE", "--data", "DATA"),
+        ("embed-many", "BUNDLE", "--input", "TEXTS", "--out", "OUT"),
+    ],
+)
+def test_commands_without_the_option_follow_the_environment(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: tuple[str, ...]
+) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(sentences(60)), "utf-8")
+    write_paper_layout(tmp_path / "data", ("STS-B",))
+    places = {"BUNDLE": tiny_bundle, "TEXTS": tmp_path / "texts.txt", "DATA": tmp_path / "data", "OUT": tmp_path / "o"}
+    monkeypatch.setenv("WHITEN_DEVICE", "NoSuchExecutionProvider")
+    result = invoke(whiten, *(places.get(word, word) for word in line))
+    assert result.exit_code == 1
+    assert "provider 'NoSuchExecutionProvider' is not available here" in result.stderr
 
 
 def test_error_for_an_unavailable_provider_names_the_package() -> None:

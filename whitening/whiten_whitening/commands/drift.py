@@ -12,7 +12,6 @@ from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
     bundle_argument,
     counted,
-    device_option,
     json_option,
     one_line_errors,
     quiet_option,
@@ -26,7 +25,7 @@ from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata, sidecar_of
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.loading import load_bundle
-from whiten_runtime.ort.providers import CPU_PROVIDER, Provider
+from whiten_runtime.ort.providers import providers_for
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.drift import Drift, DriftMonitor
 
@@ -54,14 +53,11 @@ EXIT_CODES = {"close": 0, "refit changes little": 0, "drifting": 3, "harmful": 4
 @heading("Output")
 @json_option
 @quiet_option
-@heading("Execution")
-@device_option
 @one_line_errors
 def drift(
     bundle: str,
     input_file: str,
     column: str | None,
-    providers: tuple[Provider, ...],
     as_json: bool,
 ) -> None:
     """Measure how far texts are from the corpus of a bundle's whitening.
@@ -73,7 +69,6 @@ def drift(
     """
     path = locate_bundle(bundle)
     monitor = DriftMonitor(path)
-    options = SessionOptions(providers or (CPU_PROVIDER,))
     file = Path(input_file)
     if monitor.manifest.input == "vectors" or file.suffix.lower() == ".npy":
         metadata, space = read_metadata(file), space_of(monitor.manifest)
@@ -83,7 +78,7 @@ def drift(
         for rows in read_vectors(file, column):
             monitor.update(rows, unwhitened=unwhitened)
     else:
-        _feed(monitor, path, options, input_file, column)
+        _feed(monitor, path, input_file, column)
     report = monitor.report()
     if report.verdict == "too few":
         raise UsageError(str(report))
@@ -117,11 +112,11 @@ def _check_own(file: Path, metadata: VectorMetadata | None, space: str) -> None:
         )
 
 
-def _feed(monitor: DriftMonitor, bundle: Path, options: SessionOptions, source: str, column: str | None) -> None:
+def _feed(monitor: DriftMonitor, bundle: Path, source: str, column: str | None) -> None:
     """Embed the texts that are not blank, and pass their vectors to the monitor."""
     raw = monitor.manifest.normalize
     texts = (text for text in read_texts(source, column) if text.strip())
-    _, embedder = load_bundle(bundle, options)
+    _, embedder = load_bundle(bundle, SessionOptions(providers_for()))
     given = replace(embedder.options, outputs=(UNWHITENED_OUTPUT if raw else OUTPUT,))
     with embedder:
         for _, vectors in embedder.windows(texts, given):
