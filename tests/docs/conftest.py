@@ -217,6 +217,7 @@ PAGES: Mapping[str, Page] = {
     "howto/published-model": Page(published_model),
     "howto/refit-keeping-an-index": Page(refit_keeping_an_index, ("minilm-l0-l1",)),
     "howto/serve": Page(bundles=("minilm",), programs=("curl",)),
+    "howto/sign-a-bundle": Page(bundles=("minilm",)),
     "howto/smaller-vectors": Page(codes, ("minilm-l0-l1",)),
 }
 """By the page's name; the readers of other pages need nothing but the bundle of the README, or have it made."""

@@ -138,7 +138,11 @@ def _break_off(*arguments: object, **options: object) -> None:
         ),
         ("a/b/c", BundleError, "bundle 'a/b/c' does not exist"),
         ("org/nothing", UsageError, "'org/nothing' does not exist on the hub, or is private; check its name, or log"),
-        ("hf://nothing", UsageError, "'hf://nothing' does not name a repository of the hub; wanted ORG/NAME or hf://"),
+        (
+            "hf://nothing",
+            UsageError,
+            "'hf://nothing' does not name a repository of the hub; wanted ORG/NAME or ORG/NAME@REVISION",
+        ),
         ("hf://org/tiny@v9", UsageError, "'org/tiny' has no revision 'v9'; check the branch, tag or commit"),
         ("org/gated", WhitenError, "'org/gated' is gated; accept its terms on the hub and log in with hf auth login"),
         ("org/private", UsageError, "'org/private' does not exist on the hub, or is private"),
