@@ -9,6 +9,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # several processes share the processor
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gc
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.bundles import add_unwhitened_output
 from support.corpus import sentences
 from support.once import once, shared_folder
 from whiten import Encoder
@@ -126,9 +128,13 @@ def fresh_bundle(
 
 
 @pytest.fixture(scope="session")
-def tiny_bundle(golden: Path) -> Path:
-    """A small BERT, layers 1 and 4, whitened: the golden bundle, unless a folder's conftest has a fresh one."""
-    return golden / "bundle-v1"
+def tiny_bundle(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small BERT, layers 1 and 4, whitened: the golden bundle with an output of today, or a folder's fresh one."""
+
+    def write(path: Path) -> None:
+        add_unwhitened_output(Path(shutil.copytree(golden / "bundle-v1", path)))
+
+    return once(tmp_path_factory, "tiny-v1", write)
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from support.bundles import add_token_without_row, copy_bundle, edit_initializer
+from support.bundles import add_token_without_row, add_unwhitened_output, copy_bundle, edit_initializer
 from support.cli import invoke, refused
 from whiten import BundleError, Encoder, VectorWhitener
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
+from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import NoVectorError, RunError
 from whiten_runtime.inference.engine import Engine
@@ -214,11 +215,14 @@ def test_embed_names_the_line_of_standard_input(broken: Path) -> None:
 
 def test_refit_names_the_line_of_the_corpus(broken: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnx")
+    bundle = copy_bundle(broken, tmp_path)
+    if read_manifest(bundle).precision == "fp32":
+        add_unwhitened_output(bundle)
     file = tmp_path / "corpus.txt"
     file.write_text(
         "\n\n".join([*[f"{text} {number}" for number in range(20) for text in GOOD], BAD]), encoding="utf-8"
     )
-    line = refused("refit", broken, "--corpus", file, "--out", tmp_path / "refitted", code=1)
+    line = refused("refit", bundle, "--corpus", file, "--out", tmp_path / "refitted", code=1)
     assert line.startswith(f"error: {file}: line 161 has no vector (onnxruntime failed: ")
     assert repr(BAD) in line
     assert not (tmp_path / "refitted").exists()

@@ -11,6 +11,7 @@ import numpy as np
 
 from whiten_runtime.bundle.bundle import MODEL_FILE, PROBE_VECTORS_FILE, TOKENIZER_FILE, WHITENING_FILE
 from whiten_runtime.bundle.files import HASH_FIELD, with_own_hash
+from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.space import space_id
 
@@ -71,6 +72,16 @@ def edit_graph(bundle: Path, change: Callable[[Any], object]) -> None:
     model = onnx.load(bundle / MODEL_FILE)
     change(model)
     rewrite_file(bundle, MODEL_FILE, model.SerializeToString())
+
+
+def add_unwhitened_output(bundle: Path) -> None:
+    """Let the graph of an older bundle give its vectors before whitening too, as those of today do."""
+
+    def edit(model: Any) -> None:
+        named = {value.name: value for value in (*model.graph.value_info, *model.graph.output)}
+        model.graph.output.append(named[UNWHITENED_OUTPUT])
+
+    edit_graph(bundle, edit)
 
 
 def edit_initializer(bundle: Path, name: str, change: Callable[[Any], Any]) -> None:

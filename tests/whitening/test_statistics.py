@@ -68,9 +68,9 @@ Arrays = dict[str, NDArray[np.generic]]
 
 
 @pytest.fixture(scope="module")
-def statistics(golden: Path, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def statistics(tiny_bundle: Path, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("statistics") / "s.safetensors"
-    ok("fit", golden / "bundle-v1", "--corpus", corpus_file, "-o", path)
+    ok("fit", tiny_bundle, "--corpus", corpus_file, "-o", path)
     return path
 
 

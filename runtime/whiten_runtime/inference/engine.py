@@ -49,7 +49,7 @@ class Engine:
 
     def __init__(self, graph: GraphFile, session: Any, schedule: Schedule, pad_token_id: int) -> None:
         self.schedule = schedule
-        self._pad_token_id = pad_token_id
+        self._path, self._pad_token_id = graph.path, pad_token_id
         self._widths = graph.output_widths(session)
         self.providers: list[str] = session.get_providers()
         self.placement = placement_of(session)
@@ -59,7 +59,15 @@ class Engine:
         return output in self._widths
 
     def width_of(self, *outputs: str) -> int:
-        """Return the total number of coordinates of these outputs."""
+        """Return the total number of coordinates of these outputs.
+
+        Raises:
+            BundleError: the graph lacks one of them.
+        """
+        if missing := [output for output in outputs if not self.gives(output)]:
+            raise BundleError(
+                f"{self._path}: has no output {missing[0]}, float32 [batch_size, k]; export the model again"
+            )
         return sum(self._widths[output] for output in outputs)
 
     def run(
@@ -77,12 +85,14 @@ class Engine:
         Raises:
             NoVectorError: onnxruntime fails on some texts; all others were computed.
             RunError: it fails on a text of one token too.
+            BundleError: the graph lacks an output.
         """
+        width = self.width_of(*outputs)
         if len(ids) == 1:  # there is nothing to plan
             vectors = np.array(self.run_batch(ids, prompt_tokens, outputs))
             advance(1)
             return vectors
-        vectors = np.empty((len(ids), self.width_of(*outputs)), np.float32)
+        vectors = np.empty((len(ids), width), np.float32)
         for group, rows in self._batches(ids, prompt_tokens, outputs, batch_size):
             vectors[group] = rows
             advance(len(group))

@@ -247,12 +247,13 @@ class Encoder(OpenedBundle):
             normalisation, float32 [n, d]; [k] and [d] for a single string.
 
         Raises:
-            UsageError: the graph does not give both: the bundle has no whitening, or a version before 0.5 wrote it; or
-                `batch_size` is out of range.
+            UsageError: the graph does not give both, as it neither whitens nor normalises, or as a version before 0.5
+                wrote it; or `batch_size` is out of range.
             TextError: as in `encode`, and TooLongError and BundleError too.
         """
         if not self._engine.gives(UNWHITENED_OUTPUT):
-            why = "has no whitening" if self.manifest.whitening is None else "was written by a version before 0.5"
+            plain = self.manifest.whitening is None and not self.manifest.normalize
+            why = "neither whitens nor normalises" if plain else "was written by a version before 0.5"
             raise UsageError(f"this bundle gives one vector a text, as it {why}; export the model again")
         settings = encode_options(
             self,

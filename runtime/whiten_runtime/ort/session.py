@@ -157,7 +157,7 @@ class SessionOptions:
         return [provider_name(provider) for provider in self.providers] == [CPU_PROVIDER]
 
 
-def create_session(graph: Path, options: SessionOptions, threads: int | None = None) -> Any:
+def create_session(graph: Path | bytes, options: SessionOptions, threads: int | None = None) -> Any:
     """Create an `onnxruntime.InferenceSession` of a graph on exactly the providers asked for."""
     ort = import_onnxruntime()
     check_available(options.providers, ort.get_available_providers(), installed_packages)
@@ -177,7 +177,7 @@ def create_session(graph: Path, options: SessionOptions, threads: int | None = N
         settings.add_session_config_entry(key, setting)
     try:
         session = ort.InferenceSession(
-            str(graph),
+            graph if isinstance(graph, bytes) else str(graph),
             settings,
             providers=list(options.providers),
             enable_fallback=0,
@@ -187,7 +187,8 @@ def create_session(graph: Path, options: SessionOptions, threads: int | None = N
         reason = one_line(error)
         if first != CPU_PROVIDER:
             raise ProviderError(f"{first} could not start: {_why(ort, first, reason)}") from error
-        raise BundleError(f"{graph}: onnxruntime does not accept it: {reason}") from error
+        place = "the graph" if isinstance(graph, bytes) else graph
+        raise BundleError(f"{place}: onnxruntime does not accept it: {reason}") from error
     session.disable_fallback()
     active = session.get_providers()
     for wanted in map(provider_name, options.providers):

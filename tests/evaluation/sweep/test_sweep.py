@@ -24,10 +24,8 @@ from whiten_evaluation.sweep import search
 from whiten_evaluation.sweep.layers import LayerGraph
 from whiten_evaluation.tasks.sts import score_sts, sts_rows
 from whiten_evaluation.tasks.sts_files import StsData, read_sts
-from whiten_runtime.bundle.graph import unwhitened_output
-from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
-from whiten_runtime.inference.loading import load_bundle
+from whiten_runtime.inference.loading import load_unwhitened
 from whiten_whitening.maps import fit_map
 from whiten_whitening.moments import Moments
 
@@ -71,7 +69,7 @@ def found(document: dict, whitening: str) -> dict[tuple[int, ...], float | None]
 
 def unwhitened_mean(bundle: Path, folder: Path, fitted: bool) -> float:
     """Score a bundle's vectors before its whitening, or whitened on each task's own sentences."""
-    _, embedder = load_bundle(bundle, output=unwhitened_output(read_manifest(bundle)))
+    embedder = load_unwhitened(bundle)
     means = []
     for task in read_sts(folder, ("STS-B", "STS15")).tasks:
         texts = list(dict.fromkeys(task.texts))

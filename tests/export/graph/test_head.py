@@ -127,8 +127,8 @@ def test_graph_and_reference_equal_the_definition(
     got, tokens, *unwhitened = run_graph(graph, ids, mask)
     np.testing.assert_allclose(got, want, atol=1e-5)
     np.testing.assert_array_equal(tokens, got[:, None])
-    assert len(unwhitened) == whiten
-    if whiten:
+    assert len(unwhitened) == (whiten or normalize)
+    if unwhitened:
         np.testing.assert_allclose(unwhitened[0], raw, atol=1e-5)
 
 

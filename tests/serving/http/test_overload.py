@@ -47,12 +47,12 @@ class Gate:
         self.texts = 0
         self.fails: Callable[[Any], bool] = lambda ids: False
 
-    def __call__(self, ids: Any, prompt_tokens: int = 0, *, alone: bool = False) -> Any:
+    def __call__(self, ids: Any, *arguments: Any, **named: Any) -> Any:
         assert self._open.wait(20)
         self.texts += len(ids)
         if self.fails(ids):
             raise RuntimeError("the graph failed on a secret")
-        return self._run(ids, prompt_tokens, alone=alone)
+        return self._run(ids, *arguments, **named)
 
     def open(self) -> None:
         self._open.set()
@@ -65,8 +65,8 @@ def gated(golden: Any) -> Iterator[tuple[AsyncEncoder, Gate]]:
         batched = AsyncEncoder(encoder, lanes=1)
         batched._queue.scheduler.max_queue_tokens = 100
         runner = batched._queue.runner
-        gate = Gate(runner.run)
-        runner.run = gate  # type: ignore[method-assign]
+        gate = Gate(runner.run_batch)
+        runner.run_batch = gate  # type: ignore[method-assign]
         yield batched, gate
         gate.open()
         batched._queue.close()
@@ -186,16 +186,16 @@ def test_a_text_that_fails_fails_its_request_alone(
 
 
 class Fails:
-    """A runner's `run` that gives NaN to one text, or on which onnxruntime fails for this text, in any batch."""
+    """A runner's `run_batch` that gives NaN to one text, or on which onnxruntime fails for this text, in any batch."""
 
     def __init__(self, runner: Any, bad: list[int], how: str) -> None:
-        self._runner, self._run, self._bad, self._how = runner, runner.run, bad, how
+        self._runner, self._run, self._bad, self._how = runner, runner.run_batch, bad, how
 
-    def __call__(self, ids: Any, prompt_tokens: int = 0, *, alone: bool = False) -> Any:
+    def __call__(self, ids: Any, *arguments: Any, **named: Any) -> Any:
         if self._bad in ids and self._how == "fails":
             error = RunError("onnxruntime failed: a bad gather")
             raise error if len(ids) > 1 else NoVectorError({0: f"has no vector ({error})"})
-        vectors = self._run(ids, prompt_tokens, alone=alone)
+        vectors = self._run(ids, *arguments, **named)
         vectors[[row == self._bad for row in ids]] = float("nan")
         return vectors
 
@@ -210,7 +210,7 @@ def test_a_text_without_a_vector_is_named(
     encoder._queue.scheduler.max_queue_tokens = 100_000
     runner, app = encoder._queue.runner, encoder.asgi_app()
     bad = token_ids(encoder._queue.encoder, ["bad"])[0]
-    monkeypatch.setattr(runner, "run", Fails(runner, bad, how))
+    monkeypatch.setattr(runner, "run_batch", Fails(runner, bad, how))
     place = texts.index("bad")
 
     async def run() -> list[Any]:

@@ -1,12 +1,10 @@
 """Implement `whiten drift`: compare new texts with the corpus that a bundle's whitening was fitted on."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
@@ -24,7 +22,7 @@ from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata, sidecar_of
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.inference.loading import load_bundle
+from whiten_runtime.inference.loading import load_bundle, load_unwhitened
 from whiten_runtime.ort.providers import providers_for
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.drift import Drift, DriftMonitor
@@ -116,10 +114,10 @@ def _feed(monitor: DriftMonitor, bundle: Path, source: str, column: str | None) 
     """Embed the texts that are not blank, and pass their vectors to the monitor."""
     raw = monitor.manifest.normalize
     texts = (text for text in read_texts(source, column) if text.strip())
-    _, embedder = load_bundle(bundle, SessionOptions(providers_for()))
-    given = replace(embedder.options, outputs=(UNWHITENED_OUTPUT if raw else OUTPUT,))
+    options = SessionOptions(providers_for())
+    embedder = load_unwhitened(bundle, options) if raw else load_bundle(bundle, options)[1]
     with embedder:
-        for _, vectors in embedder.windows(texts, given):
+        for _, vectors in embedder.windows(texts):
             monitor.update(vectors, unwhitened=raw)
 
 
