@@ -62,9 +62,7 @@ def test_graphs_with_a_whitening_have_the_vectors_before_it_as_an_output(
 @pytest.mark.parametrize("options", [RAW, (*RAW, "--normalize")], ids=str)
 def test_an_output_that_is_not_there_is_refused(exported: Exported, options: tuple[str, ...]) -> None:
     one = exported(*options)
-    with pytest.raises(
-        UsageError, match="one vector a text, as it neither whitens nor normalises; export the model"
-    ):
+    with pytest.raises(UsageError, match="one vector a text, as it neither whitens nor normalises; export the model"):
         one.encode_both(["a"])
     for ids in ([[2, 3]], [[2, 3], [2, 4]]):
         with pytest.raises(BundleError, match=r"model.onnx: has no output unwhitened_embedding, float32 \[batch_size"):

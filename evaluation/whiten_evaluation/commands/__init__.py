@@ -8,9 +8,9 @@ from whiten_runtime.commands.help import group
 
 @group(
     "eval",
-    section="Evaluate",
+    section="Measure",
     examples=(
-        "whiten eval sts bundles/minilm-l0-l1 --data sts/",
+        "whiten eval sts bundles/minilm --data sts/",
         "whiten eval retrieval bundles/minilm --data beir/scifact/",
     ),
 )

@@ -9,8 +9,8 @@ from whiten_evaluation.commands.options import Cell, bundles_argument, data_opti
 from whiten_evaluation.embedding import embed_texts
 from whiten_evaluation.tasks.classification import ClassificationScore, classify
 from whiten_evaluation.tasks.classification_files import TaskName, read_tasks
-from whiten_runtime.commands.console import ConsoleReporter, json_option, one_line_errors, quiet_option
-from whiten_runtime.commands.help import command, heading, option
+from whiten_runtime.commands.console import ConsoleReporter, command
+from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import UsageError, needing
 
 ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
@@ -18,22 +18,18 @@ HEADER = ("bundle", "task", "samples", "accuracy", "F1", "majority", "lowest fol
 
 
 @command(
-    section="Evaluate",
+    section="Measure",
     examples=(
         "whiten eval classification bundles/minilm --data senteval/",
         "whiten eval classification bundles/minilm --data senteval/ --tasks MR,RTE",
     ),
 )
-@one_line_errors
 @bundles_argument
 @heading("Data")
 @data_option
 @option(
     "--tasks", metavar="T,T", help=f"Some of the tasks, with commas. They are {','.join(ALL_TASKS)}. [default: all]"
 )
-@heading("Output")
-@json_option
-@quiet_option
 def classification(bundles: tuple[str, ...], data: Path, tasks: str | None, as_json: bool) -> None:
     """Classify sentences by logistic regression, as SentEval does.
 

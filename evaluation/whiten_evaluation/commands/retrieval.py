@@ -18,8 +18,8 @@ from whiten_evaluation.commands.options import (
 from whiten_evaluation.embedding import open_embedder, storages
 from whiten_evaluation.tasks.retrieval import MEASURES, RetrievalScore, Row, score_rows, search
 from whiten_evaluation.tasks.sts import LEVEL
-from whiten_runtime.commands.console import ConsoleReporter, json_option, one_line_errors, quiet_option
-from whiten_runtime.commands.help import command, heading, option
+from whiten_runtime.commands.console import ConsoleReporter, command
+from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import needing
 from whiten_runtime.files.collections import read_collections
 
@@ -27,13 +27,12 @@ TYPES = ("int8", "binary")
 
 
 @command(
-    section="Evaluate",
+    section="Measure",
     examples=(
         "whiten eval retrieval bundles/minilm --data beir/scifact/",
         "whiten eval retrieval bundles/minilm bundles/minilm-l1-l6 --data beir/",
     ),
 )
-@one_line_errors
 @bundles_argument
 @heading("Data")
 @data_option
@@ -48,9 +47,6 @@ TYPES = ("int8", "binary")
     help="Store vectors as int8 (one scale for each vector) or binary (signs) too. Repeatable.",
 )
 @bytes_option
-@heading("Output")
-@json_option
-@quiet_option
 def retrieval(
     bundles: tuple[str, ...],
     data: Path,

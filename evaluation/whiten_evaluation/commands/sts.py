@@ -17,18 +17,17 @@ from whiten_evaluation.commands.options import (
 )
 from whiten_evaluation.embedding import embed_texts, storages
 from whiten_evaluation.tasks.sts import Difference, StsRow, StsScore, score_sts, sts_rows
-from whiten_runtime.commands.console import ConsoleReporter, given_text, json_option, one_line_errors, quiet_option
-from whiten_runtime.commands.help import command, heading, option
+from whiten_runtime.commands.console import ConsoleReporter, command, given_text
+from whiten_runtime.commands.help import heading, option
 
 
 @command(
-    section="Evaluate",
+    section="Measure",
     examples=(
-        "whiten eval sts bundles/minilm-l0-l1 --data sts/",
+        "whiten eval sts bundles/minilm --data sts/",
         "whiten eval sts bundles/minilm bundles/minilm-int8 --data sts/ --tasks STS-B",
     ),
 )
-@one_line_errors
 @bundles_argument
 @heading("Data")
 @data_option
@@ -41,9 +40,6 @@ from whiten_runtime.commands.help import command, heading, option
 )
 @heading("Storage")
 @bytes_option
-@heading("Output")
-@json_option
-@quiet_option
 def sts(
     bundles: tuple[str, ...],
     data: Path,

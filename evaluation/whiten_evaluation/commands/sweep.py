@@ -10,14 +10,8 @@ from whiten_evaluation.commands.options import data_option, read_similarity_task
 from whiten_export.sources.layers import parse_numbers
 from whiten_export.writing.staging import Kind, check_place, staged
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import (
-    ConsoleReporter,
-    json_option,
-    one_line_errors,
-    quiet_option,
-    say,
-)
-from whiten_runtime.commands.help import command, heading, option
+from whiten_runtime.commands.console import ConsoleReporter, command, say
+from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import needing
 from whiten_runtime.files.collections import has_collections, read_collections
 from whiten_runtime.ort.providers import providers_for
@@ -27,7 +21,7 @@ REPORT = Kind("sweep", "sweep.json")
 
 
 @command(
-    section="Evaluate",
+    section="Measure",
     examples=(
         "whiten sweep bert-base --data sts/",
         "whiten sweep minilm --data sts/ --layers 0,1,6",
@@ -49,9 +43,6 @@ REPORT = Kind("sweep", "sweep.json")
     help="Directory of the report. [default: sweeps/NAME]",
 )
 @option("--force", is_flag=True, help="Replace a report that is already there.")
-@json_option
-@quiet_option
-@one_line_errors
 def sweep(
     model: str,
     data: Path,

@@ -12,8 +12,8 @@ from whiten_export.pipeline.recipe import WHITENINGS, Recipe, named_spec
 from whiten_export.sources.layers import parse_numbers
 from whiten_runtime.bundle.records import Precision, Target
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import ConsoleReporter, json_option, one_line_errors, quiet_option
-from whiten_runtime.commands.help import command, heading, option
+from whiten_runtime.commands.console import ConsoleReporter, command
+from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_whitening.maps import Method, parse_shrinkage
@@ -26,10 +26,10 @@ _FOR_VECTORS = {
 
 @command(
     "export",
-    section="Make a bundle",
+    section="Make",
     examples=(
-        "whiten-export minilm --layers 0,1",
-        "whiten-export bert-base --layers 1,12 --precision int8",
+        "whiten-export minilm --precision int8",
+        "whiten-export bert-base --layers 1,12",
     ),
 )
 @click.argument("model", required=False)
@@ -48,7 +48,7 @@ _FOR_VECTORS = {
 )
 @option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the model's]")
 @option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")
-@option("--device", metavar="NAME", default="cpu", show_default=True, help="Where to compute, such as cpu or cuda.")
+@option("--device", metavar="NAME", default="cpu", show_default=True, help="Where to compute: cpu, cuda or cuda:1.")
 @option(
     "--route",
     metavar="NAME",
@@ -132,9 +132,6 @@ _FOR_VECTORS = {
     help="Directory of the bundle. The default is bundles/NAME-l1-l6 and the like.",
 )
 @shared.force_option
-@json_option
-@quiet_option
-@one_line_errors
 @click.version_option(package_name="whiten")
 def export(
     model: str | None,

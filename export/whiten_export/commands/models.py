@@ -8,8 +8,8 @@ import click
 
 from whiten_models.catalogue import Entry, catalogue, find, near_matches
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import echo, json_option, one_line_errors, quiet_option, table
-from whiten_runtime.commands.help import command, heading, option
+from whiten_runtime.commands.console import command, echo, table
+from whiten_runtime.commands.help import option
 from whiten_runtime.errors import WhitenError
 
 HEADER = ("NAME", "CHECKPOINT", "LAYERS", "TOKENS", "LICENCE")
@@ -17,7 +17,7 @@ LEGEND = "whiten models NAME shows pooling and prompts. --all adds the papers' l
 
 
 @command(
-    section="Make a bundle",
+    section="Make",
     examples=(
         "whiten models bge",
         "whiten models bge-small --json",
@@ -25,10 +25,6 @@ LEGEND = "whiten models NAME shows pooling and prompts. --all adds the papers' l
 )
 @click.argument("text", nargs=-1)
 @option("--all", "every", is_flag=True, help="List the papers' language models and word vectors too.")
-@heading("Output")
-@json_option
-@quiet_option
-@one_line_errors
 def models(text: tuple[str, ...], every: bool, as_json: bool) -> None:
     """List the models that whiten-export knows by name.
 

@@ -9,14 +9,8 @@ import click
 from whiten_export.commands import shared
 from whiten_export.pipeline.recipe import WHITENINGS, Recipe, Whitening
 from whiten_runtime.bundle.manifest import read_manifest
-from whiten_runtime.commands.console import (
-    ConsoleReporter,
-    bundle_argument,
-    json_option,
-    one_line_errors,
-    quiet_option,
-)
-from whiten_runtime.commands.help import command, heading, option
+from whiten_runtime.commands.console import ConsoleReporter, bundle_argument, command
+from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.hub.locating import locate_bundle
@@ -26,10 +20,10 @@ from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
 
 
 @command(
-    section="Make a bundle",
+    section="Make",
     examples=(
-        "whiten refit bundles/minilm-l0-l1 --corpus mine.txt --out bundles/mine",
-        "whiten refit bundles/minilm-l0-l1 --stats mine.stats --dim 256 -o bundles/b",
+        "whiten refit bundles/minilm --corpus mine.txt --whitening centre -o bundles/b",
+        "whiten refit bundles/bert-base-l1-l12 --stats mine.stats --dim 256 -o bundles/c",
     ),
 )
 @bundle_argument
@@ -77,9 +71,6 @@ from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
     help="The new bundle's directory.",
 )
 @shared.force_option
-@json_option
-@quiet_option
-@one_line_errors
 def refit(
     bundle: str,
     corpus: tuple[str, ...],

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 import msgspec
 
+from whiten_runtime.commands import help as layout
 from whiten_runtime.commands.help import option
 from whiten_runtime.errors import UsageError, WhitenError, one_line
 from whiten_runtime.ort.process import end_by_ctrl_c, unwind_on_ctrl_c, unwind_on_sigterm
@@ -130,8 +131,7 @@ device_option = option(
     multiple=True,
     callback=_parse_providers,
     metavar="NAME",
-    help="Where to compute, such as cpu or cuda. Also cuda:1 for one GPU, tensorrt, and each execution provider of "
-    "onnxruntime by its name, with options as NAME:KEY=VALUE,... Repeatable. The default is WHITEN_DEVICE, or cpu.",
+    help="Where to compute: cpu, cuda or cuda:1. Others: see whiten doctor. [default: WHITEN_DEVICE, or cpu]",
 )
 
 bundle_argument = click.argument("bundle", type=click.Path())
@@ -175,6 +175,29 @@ def one_line_errors(command: Command) -> Command:
             _fail(f"unexpected {type(error).__name__}: {error}; run it as whiten --debug COMMAND, and report it", 1)
 
     return guarded  # type: ignore[return-value]
+
+
+def command(
+    name: str | None = None, *, as_json: bool = True, quiet: bool = True, **attributes: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command of a function, whose errors are one line.
+
+    Args:
+        name: name of the command; None for that of the function.
+        as_json: add --json, which the function gets as `as_json`.
+        quiet: add --quiet, with which nothing is printed on stderr but warnings and errors.
+        attributes: those of a `help.Command`, such as its examples.
+    """
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        guarded = one_line_errors(function)
+        if quiet:
+            guarded = quiet_option(guarded)
+        if as_json:
+            guarded = json_option(guarded)
+        return layout.command(name, **attributes)(guarded)
+
+    return decorate
 
 
 def run(command: click.Command, name: str | None = None) -> None:

@@ -2,21 +2,14 @@
 
 import sys
 
-from whiten_runtime.commands.console import (
-    device_option,
-    echo,
-    fail_line,
-    human_size,
-    json_option,
-    one_line_errors,
-    print_json,
-)
-from whiten_runtime.commands.help import command, heading
+from whiten_runtime.commands.console import command, device_option, echo, fail_line, human_size, print_json
+from whiten_runtime.commands.help import heading
 from whiten_runtime.ort.doctor import Diagnosis, diagnose
 from whiten_runtime.ort.providers import Provider, environment_providers
 
 
 @command(
+    quiet=False,
     section="Check",
     examples=(
         "whiten doctor",
@@ -25,13 +18,12 @@ from whiten_runtime.ort.providers import Provider, environment_providers
 )
 @heading("Check")
 @device_option
-@heading("Output")
-@json_option
-@one_line_errors
 def doctor(providers: tuple[Provider, ...], as_json: bool) -> None:
     """Show what this machine can run, and what is missing.
 
-    Lists the processor and its threads, onnxruntime, the providers that really load, and CUDA's libraries.
+    Lists the processor and its threads, onnxruntime, the providers that really load, and CUDA's libraries. Every
+    execution provider of onnxruntime can be a --device, by its name, with options as NAME:KEY=VALUE,... Several are
+    tried in their order.
 
     Exits with 1 when the CPU or a --device does not work.
     """

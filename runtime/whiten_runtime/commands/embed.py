@@ -11,21 +11,19 @@ from whiten_runtime.commands.console import (
     STDIN,
     bundle_argument,
     check_other_file,
+    command,
     counted,
     device_option,
     drawn_bar,
     echo,
     force_option,
     given_text,
-    json_option,
-    one_line_errors,
     print_json,
-    quiet_option,
     say,
     shown_json,
     warn,
 )
-from whiten_runtime.commands.help import command, heading, option
+from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import DataError, NoVectorError, UsageError
 from whiten_runtime.ort.providers import Provider
 
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    section="Embed",
+    section="Use",
     examples=(
         'whiten embed bundles/minilm "A text." "Another text."',
         "whiten embed bundles/minilm --input texts.txt --out vectors.npy",
@@ -75,19 +73,16 @@ if TYPE_CHECKING:
     metavar="|".join(get_args(VectorPrecision)),
     default="float32",
     show_default=True,
-    help="How a coordinate is stored: float32; 8 bits within the coordinate's range (int8, uint8); or only its sign "
-    "(binary, ubinary).",
+    help="float32; int8 or uint8, a quarter of the size, of a bundle with a whitening; binary or ubinary, the signs "
+    "alone, 1/32.",
 )
 @heading("Output")
 @option(
     "-o", "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write vectors to .npy, .parquet or .jsonl."
 )
 @force_option
-@json_option
-@quiet_option
 @heading("Execution")
 @device_option
-@one_line_errors
 def embed(
     bundle: str,
     text: tuple[str, ...],

@@ -6,21 +6,13 @@ from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import in_words
 from whiten_runtime.bundle.space import space_of
-from whiten_runtime.commands.console import (
-    bundle_argument,
-    echo,
-    human_size,
-    json_option,
-    one_line_errors,
-    print_json,
-    table,
-)
-from whiten_runtime.commands.help import command, heading
+from whiten_runtime.commands.console import bundle_argument, command, echo, human_size, print_json, table
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.providers import CUDA_PROVIDER
 
 
 @command(
+    quiet=False,
     section="Check",
     examples=(
         "whiten info bundles/minilm",
@@ -28,9 +20,6 @@ from whiten_runtime.ort.providers import CUDA_PROVIDER
     ),
 )
 @bundle_argument
-@heading("Output")
-@json_option
-@one_line_errors
 def info(bundle: str, as_json: bool) -> None:
     """Show what a bundle is: source, layers, whitening and parity.
 

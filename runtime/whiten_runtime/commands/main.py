@@ -49,9 +49,9 @@ class _EntryPoints(Group):
 @group(
     "whiten",
     cls=_EntryPoints,
-    sections=("Make a bundle", "Embed", "Check", "Evaluate", "Share"),
+    sections=("Make", "Use", "Check", "Measure", "Whitening", "Share"),
     examples=(
-        "whiten export minilm --layers 0,1",
+        "whiten export minilm",
         'whiten embed bundles/minilm "A text." "Another text."',
     ),
 )

@@ -4,16 +4,8 @@ from pathlib import Path
 
 import click
 
-from whiten_runtime.commands.console import (
-    echo,
-    human_size,
-    json_option,
-    one_line_errors,
-    print_json,
-    quiet_option,
-    say,
-)
-from whiten_runtime.commands.help import command, heading, option
+from whiten_runtime.commands.console import command, echo, human_size, print_json, say
+from whiten_runtime.commands.help import heading, option
 from whiten_runtime.hub.locating import parse_repository
 from whiten_runtime.hub.uploading import push_bundle
 
@@ -28,11 +20,7 @@ from whiten_runtime.hub.uploading import push_bundle
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("repository", metavar="ORG/NAME[@BRANCH]")
 @heading("Repository")
-@option("--private", is_flag=True, help="Create a private repository. One that is public is refused.")
-@heading("Output")
-@json_option
-@quiet_option
-@one_line_errors
+@option("--private", is_flag=True, help="Create a private repository, and refuse a repository that is public.")
 def push(
     bundle: Path,
     repository: str,

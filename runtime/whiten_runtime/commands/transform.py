@@ -5,17 +5,8 @@ from pathlib import Path
 import click
 
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import (
-    bundle_argument,
-    check_other_file,
-    counted,
-    force_option,
-    json_option,
-    one_line_errors,
-    quiet_option,
-    say,
-)
-from whiten_runtime.commands.help import command, heading, option
+from whiten_runtime.commands.console import bundle_argument, check_other_file, command, counted, force_option, say
+from whiten_runtime.commands.help import heading, option
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.vector_metadata import VectorMetadata
 from whiten_runtime.files.write_vectors import check_output, writing_vectors
@@ -23,7 +14,7 @@ from whiten_runtime.opened.vector_whitener import VectorWhitener
 
 
 @command(
-    section="Embed",
+    section="Whitening",
     examples=(
         "whiten transform bundles/my-api-vectors --input vectors.npy --out white.npy",
         "whiten transform bundles/mine --input v.parquet --column v --out white.npy",
@@ -50,9 +41,6 @@ from whiten_runtime.opened.vector_whitener import VectorWhitener
     help="Write .npy, .parquet or .jsonl.",
 )
 @force_option
-@json_option
-@quiet_option
-@one_line_errors
 def transform(
     bundle: str,
     input_file: Path,

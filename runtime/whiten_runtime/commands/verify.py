@@ -2,16 +2,8 @@
 
 from whiten_runtime.bundle.bundle import changed_client_files
 from whiten_runtime.bundle.manifest import read_manifest
-from whiten_runtime.commands.console import (
-    bundle_argument,
-    device_option,
-    json_option,
-    one_line_errors,
-    print_json,
-    quiet_option,
-    say,
-)
-from whiten_runtime.commands.help import command, heading
+from whiten_runtime.commands.console import bundle_argument, command, device_option, print_json, say
+from whiten_runtime.commands.help import heading
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.opened.encoder import Encoder
 from whiten_runtime.opened.opening import proof_of
@@ -27,20 +19,14 @@ from whiten_runtime.ort.providers import Provider
     ),
 )
 @bundle_argument
-@heading("Output")
-@json_option
-@quiet_option
 @heading("Execution")
 @device_option
-@one_line_errors
 def verify(bundle: str, providers: tuple[Provider, ...], as_json: bool) -> None:
-    """Prove that a bundle computes what its reference computed.
+    """Check that a bundle gives the original model's vectors on this machine.
 
-    The reference, such as PyTorch, computed at export; the bundle computes on this machine.
-
-    Checks the SHA-256 of every file, embeds the bundle's probe texts and compares them with the vectors that the
-    reference gave. Exits with 1 if they differ by more than the gate allows. Files that only other programs read may
-    differ from the manifest; they are named.
+    It compares the hashes of the files, embeds the bundle's test texts, and compares the vectors with those that the
+    reference, such as PyTorch, gave at export. The exit code is 1 if they differ by more than the gate allows. Files
+    that only other programs read may differ from the manifest; they are named.
 
     This detects damage, not forgery: whoever can write to the bundle can rewrite hashes and probes too. A signature
     tells who made the bundle: model_signing, a program of its own, signs and checks the folder.

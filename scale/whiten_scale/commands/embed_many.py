@@ -5,17 +5,8 @@ from typing import get_args
 import click
 
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import (
-    bundle_argument,
-    counted,
-    given_text,
-    json_option,
-    one_line_errors,
-    quiet_option,
-    say,
-    warn,
-)
-from whiten_runtime.commands.help import command, heading, option
+from whiten_runtime.commands.console import bundle_argument, command, counted, given_text, say, warn
+from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_scale.commands import check_able, do_items, sharing_options
@@ -28,7 +19,7 @@ from whiten_scale.workers import Work
 
 @command(
     "embed-many",
-    section="Embed",
+    section="Use",
     examples=(
         "whiten embed-many bundles/minilm --input texts/ --out vectors/",
         "whiten embed-many bundles/minilm --input 's3://a/*.csv' --out s3://a/v",
@@ -80,10 +71,7 @@ from whiten_scale.workers import Work
 @heading("Output")
 @option("-o", "--out", required=True, metavar="DIR", help="Directory or URL of the output.")
 @option("--plan-only", is_flag=True, help="Write the plan, and stop.")
-@json_option
-@quiet_option
 @sharing_options("Processes. [default: one for each usable CPU]")
-@one_line_errors
 def embed_many(
     bundle: str,
     inputs: tuple[str, ...],

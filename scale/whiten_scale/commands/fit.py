@@ -6,17 +6,8 @@ from pathlib import Path
 import click
 
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import (
-    ConsoleReporter,
-    bundle_argument,
-    counted,
-    json_option,
-    one_line_errors,
-    quiet_option,
-    say,
-    warn,
-)
-from whiten_runtime.commands.help import command, heading, option
+from whiten_runtime.commands.console import ConsoleReporter, bundle_argument, command, counted, say, warn
+from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.replacing import check_file_place
@@ -34,10 +25,10 @@ from whiten_whitening.statistics import Statistics, fit_statistics, save_statist
 
 
 @command(
-    section="Make a bundle",
+    section="Whitening",
     examples=(
-        "whiten fit bundles/minilm-l0-l1 --corpus mine.txt --out mine.stats",
-        "whiten fit bundles/minilm-l0-l1 --corpus texts/ --workers 8 --out all.stats",
+        "whiten fit bundles/minilm --corpus mine.txt --out mine.stats",
+        "whiten fit bundles/minilm --corpus texts/ --workers 8 --out all.stats",
     ),
 )
 @bundle_argument
@@ -59,10 +50,7 @@ from whiten_whitening.statistics import Statistics, fit_statistics, save_statist
 )
 @heading("Output")
 @option("-o", "--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="File of the statistics.")
-@json_option
-@quiet_option
 @sharing_options("Processes that fit shards. With --share, one for each usable CPU if not named.")
-@one_line_errors
 def fit(
     bundle: str,
     corpus: tuple[str, ...],

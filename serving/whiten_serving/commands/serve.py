@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from whiten_runtime.commands.console import Command, one_line_errors, warn
-from whiten_runtime.commands.help import command, heading, option
+from whiten_runtime.commands.console import Command, command, warn
+from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import UsageError, needing
 from whiten_serving.arguments import model_choices, read_keys, usual_format
 from whiten_serving.settings import SECTIONS, Measure, Setting, Settings, declared
@@ -83,7 +83,9 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
 
 
 @command(
-    section="Embed",
+    quiet=False,
+    as_json=False,
+    section="Use",
     context_settings={"auto_envvar_prefix": "WHITEN_SERVE"},
     examples=(
         "whiten serve bundles/minilm",
@@ -100,7 +102,6 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
     help=f"File of TOML. Its keys are these options and {', '.join(_FILE_ALONE)}; a table models holds the bundles.",
 )
 @_setting_options
-@one_line_errors
 def serve(models: tuple[str, ...], config: dict[str, Any], **named: Any) -> None:
     """Serve bundles over HTTP, with the API of OpenAI, TEI and Ollama.
 

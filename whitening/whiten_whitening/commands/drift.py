@@ -7,16 +7,8 @@ import msgspec
 
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import (
-    bundle_argument,
-    counted,
-    json_option,
-    one_line_errors,
-    quiet_option,
-    say,
-    table,
-)
-from whiten_runtime.commands.help import command, heading, option
+from whiten_runtime.commands.console import bundle_argument, command, counted, say, table
+from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
@@ -31,10 +23,10 @@ EXIT_CODES = {"close": 0, "refit changes little": 0, "drifting": 3, "harmful": 4
 
 
 @command(
-    section="Check",
+    section="Whitening",
     examples=(
-        "whiten drift bundles/minilm-l0-l1 --input today.txt",
-        "whiten drift bundles/minilm-l0-l1 --input rows.jsonl --column body --json",
+        "whiten drift bundles/bert-base-l1-l12 --input today.txt",
+        "whiten drift bundles/bert-base-l1-l12 --input rows.jsonl --column body --json",
     ),
 )
 @bundle_argument
@@ -44,14 +36,10 @@ EXIT_CODES = {"close": 0, "refit changes little": 0, "drifting": 3, "harmful": 4
     "input_file",
     required=True,
     metavar="FILE",
-    help="Texts, or vectors. Texts: .txt, .jsonl, .csv, .tsv, .parquet (.gz); - for stdin. Vectors: those that a "
-    "bundle takes, or .npy of whiten embed with this bundle.",
+    help="Texts to compare (.txt, .jsonl, .csv, .tsv, .parquet, also .gz; - for stdin), or vectors: .npy that whiten "
+    "embed wrote with this bundle (FILE.npy.json beside it names the bundle), or those that a bundle takes.",
 )
 @option("--column", metavar="COLUMN", help="Column or key of the text or vector in --input.")
-@heading("Output")
-@json_option
-@quiet_option
-@one_line_errors
 def drift(
     bundle: str,
     input_file: str,
@@ -59,8 +47,6 @@ def drift(
     as_json: bool,
 ) -> None:
     """Measure how far texts are from the corpus of a bundle's whitening.
-
-    The bundle's own vectors are read too, if FILE.npy.json next to them says so.
 
     Exits with 0 if the texts are like the corpus or a new fit would change little, 3 if they differ from it but the
     whitening still helps, 4 if the whitening makes similarities worse: then fit it again.
