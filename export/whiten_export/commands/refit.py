@@ -22,7 +22,7 @@ from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
 @command(
     section="Make",
     examples=(
-        "whiten refit bundles/minilm --corpus mine.txt --whitening centre -o bundles/b",
+        "whiten refit bundles/minilm --corpus a.txt --whitening centre -o bundles/b",
         "whiten refit bundles/bert-base-l1-l12 --stats mine.stats --dim 256 -o bundles/c",
     ),
 )
