@@ -111,7 +111,7 @@ def exported(
     corpus.write_text("\n".join(CORPUS), "utf-8")
     layers = ",".join(map(str, TRACED))
     result = ok("export", directory, "--layers", layers, "--corpus", corpus, "--out", bundle)
-    model = open_model(resolve(str(directory), None, False))
+    model = open_model(resolve(str(directory)))
     return Exported(request.param, directory, result, bundle, model, full_model_vectors(directory))
 
 
