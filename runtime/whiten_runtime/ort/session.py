@@ -158,8 +158,8 @@ class SessionOptions:
         return [provider_name(provider) for provider in self.providers] == [CPU_PROVIDER]
 
 
-def create_session(graph: Path, options: SessionOptions, threads: int | None = None) -> Any:
-    """Create an `onnxruntime.InferenceSession` of a graph on exactly the providers asked for."""
+def create_session(graph: Path | bytes, options: SessionOptions, threads: int | None = None) -> Any:
+    """Create an `onnxruntime.InferenceSession` of a graph, by path or content, on exactly the providers asked for."""
     ort = import_onnxruntime()
     plugin = register_plugin(ort, options.providers)
     check_available(options.providers, ort.get_available_providers(), installed_packages)
@@ -181,7 +181,7 @@ def create_session(graph: Path, options: SessionOptions, threads: int | None = N
         add_plugin(ort, settings, options.providers, settings.intra_op_num_threads)
     try:
         session = ort.InferenceSession(
-            str(graph),
+            graph if isinstance(graph, bytes) else str(graph),
             settings,
             providers=None if plugin else list(options.providers),
             enable_fallback=0,
@@ -191,7 +191,8 @@ def create_session(graph: Path, options: SessionOptions, threads: int | None = N
         reason = one_line(error)
         if first != CPU_PROVIDER:
             raise ProviderError(f"{first} could not start: {_why(ort, first, reason)}") from error
-        raise BundleError(f"{graph}: onnxruntime does not accept it: {reason}") from error
+        what = "a graph" if isinstance(graph, bytes) else str(graph)
+        raise BundleError(f"{what}: onnxruntime does not accept it: {reason}") from error
     session.disable_fallback()
     active = session.get_providers()
     for wanted in map(provider_name, options.providers):

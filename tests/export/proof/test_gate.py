@@ -25,7 +25,7 @@ GOOD, BAD = compare(VECTORS, VECTORS), compare(VECTORS, VECTORS[::-1])
 
 def line(alone: Agreement = BAD, precision: Any = "fp32", remedies: tuple[str, ...] = ()) -> str:
     expected = Expected("torch", Probes(tuple("abcdefghi"), VECTORS, VECTORS))
-    return str(failure(Outcome(BAD, alone), expected, precision, "float32", "this network", remedies))
+    return str(failure(Outcome(BAD, alone), expected, precision, "this network", remedies))
 
 
 def test_only_what_an_export_has_is_offered() -> None:
