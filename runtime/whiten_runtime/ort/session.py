@@ -158,7 +158,7 @@ class SessionOptions:
 
 
 def create_session(graph: Path | bytes, options: SessionOptions, threads: int | None = None) -> Any:
-    """Create an `onnxruntime.InferenceSession` of a graph on exactly the providers asked for."""
+    """Create an `onnxruntime.InferenceSession` of a graph, by path or content, on exactly the providers asked for."""
     ort = import_onnxruntime()
     check_available(options.providers, ort.get_available_providers(), installed_packages)
     preload_libraries(ort, options.providers)
@@ -187,8 +187,8 @@ def create_session(graph: Path | bytes, options: SessionOptions, threads: int | 
         reason = one_line(error)
         if first != CPU_PROVIDER:
             raise ProviderError(f"{first} could not start: {_why(ort, first, reason)}") from error
-        place = "the graph" if isinstance(graph, bytes) else graph
-        raise BundleError(f"{place}: onnxruntime does not accept it: {reason}") from error
+        what = "a graph" if isinstance(graph, bytes) else str(graph)
+        raise BundleError(f"{what}: onnxruntime does not accept it: {reason}") from error
     session.disable_fallback()
     active = session.get_providers()
     for wanted in map(provider_name, options.providers):
