@@ -36,7 +36,7 @@ def doctor(providers: tuple[Provider, ...], as_json: bool) -> None:
     Lists the processor, onnxruntime, the providers that really load, CUDA's libraries, and the fastest precision and
     device.
 
-    Exits with 1 when the CPU or a --device does not work.
+    Exits with 1 when the CPU, a --device or WHITEN_DEVICE does not work.
     """
     diagnosis = diagnose(providers or environment_providers())
     if as_json:
