@@ -25,7 +25,7 @@ def doctor(providers: tuple[Provider, ...], as_json: bool) -> None:
     execution provider of onnxruntime can be a --device, by its name, with options as NAME:KEY=VALUE,... Several are
     tried in their order.
 
-    Exits with 1 when the CPU or a --device does not work.
+    Exits with 1 when the CPU, a --device or WHITEN_DEVICE does not work.
     """
     diagnosis = diagnose(providers or environment_providers())
     if as_json:

@@ -46,8 +46,13 @@ def test_cpu_works_on_this_machine() -> None:
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
 @pytest.mark.parametrize("provider", ["cuda", CUDA])
-def test_requested_provider_that_does_not_work_is_an_error(provider: str) -> None:
-    result = run("--device", provider)
+@pytest.mark.parametrize("environment", [False, True])
+def test_requested_provider_that_does_not_work_is_an_error(
+    provider: str, environment: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if environment:
+        monkeypatch.setenv("WHITEN_DEVICE", provider)
+    result = run() if environment else run("--device", provider)
     assert result.exit_code == 1
     assert f"error: {CUDA}: " in result.stderr
     assert len(result.stderr.splitlines()) == 1
