@@ -8,9 +8,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from whiten_export.graph.attention.find import value_product
 from whiten_export.graph.builder import save_with_outputs
 from whiten_export.graph.int8.rounding import TINY, expected_losses
-from whiten_export.graph.products import bias_of, value_product, width_of
+from whiten_export.graph.products import bias_of, width_of
 from whiten_runtime.inference.batching import pad_batch, plan_batches
 from whiten_runtime.ort.session import SessionOptions, create_session
 from whiten_runtime.reporter import Reporter
