@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
+from whiten_export.graph.attention.blocks import attend_in_blocks
 from whiten_export.graph.builder import reopen_graph, save_graph
 from whiten_export.graph.float16 import halve_network, halve_weights
 from whiten_export.graph.fold_positions import fold_positions
@@ -113,10 +114,18 @@ def check_texts(manifest: Manifest, tools: Tools, recipe: Recipe) -> Manifest:
 
 
 def build(manifest: Manifest, tools: Tools) -> ir.Model:
-    """Return the graph up to the vector before whitening, with weights in a file and no longer in memory."""
+    """Return the graph up to the vector before whitening, with weights in a file and no longer in memory.
+
+    The file attends in blocks, as a whitening may be fitted on long texts; later passes look for whole attentions.
+    """
     graph = tools.source.graph(manifest)
     fold_positions(graph, manifest.max_seq_length)
-    return reopen_graph(graph, _unwhitened(tools.folder))
+    path = _unwhitened(tools.folder)
+    graph = reopen_graph(graph, path)
+    in_blocks = ir.load(path)
+    attend_in_blocks(in_blocks, manifest.max_seq_length)
+    ir.save(in_blocks, path)
+    return graph
 
 
 def fold(manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None, tools: Tools) -> None:
@@ -139,6 +148,11 @@ def lower(manifest: Manifest, graph: ir.Model, tools: Tools) -> tuple[Manifest, 
     elif manifest.precision == "int8":
         manifest, graph = _to_int8(manifest, graph, tools)
     if manifest.target == "cpu":
+        if whole := attend_in_blocks(graph, manifest.max_seq_length):
+            tools.report.warn(
+                f"{whole} attentions of this {manifest.source.model_type} network do not run in blocks, so that "
+                "the memory of a text grows with the square of its tokens; --max-length 512 suits short texts"
+            )
         sum_residuals(graph)  # after all passes that look for Add
     return msgspec.structs.replace(manifest, opset=graph.graph.opset_imports[""]), graph
 

@@ -77,7 +77,8 @@ def _is_scores(value: ir.Value) -> bool:
     """Return whether a summand, rather than the other one, is the product of queries and keys."""
     node = value.producer()
     while node is not None and node.op_type in ("Add", "Mul", "Div"):
-        node = _input(node, 0).producer()
+        scaled, _ = _scaled(node)
+        node = (_input(node, 0) if scaled is None else scaled).producer()
     return node is not None and node.op_type == "MatMul"
 
 
