@@ -36,7 +36,7 @@ def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agre
     try:
         record_cuda_graphs(encoder)
         if settings.verify:
-            proof = proof_of(encoder)
+            proof = proof_of(encoder, quick=True)
             proof.check(choice.bundle, "; --no-verify serves it all the same")
         else:
             encoder.warmup()

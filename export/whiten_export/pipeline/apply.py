@@ -11,7 +11,7 @@ from whiten_export.pipeline.recipe import Recipe, bundle_name
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.layers import resolve_layers
 from whiten_export.sources.model import TokenModel
-from whiten_export.sources.opening import USUAL_LENGTH, choose_max_seq_length, open_model
+from whiten_export.sources.opening import LONGEST, USUAL_LENGTH, choose_max_seq_length, open_model
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import ChoiceRecord, Source, pooling_modes
 from whiten_runtime.errors import UsageError
@@ -157,10 +157,10 @@ def _length(recipe: Recipe, source: TokenModel, report: Reporter) -> int:
             f"others of its batch, by {checkpoint.name}'s {limit.why}; pass --max-length {limit.tokens}, or less"
         )
     cut = source.positions is not None and source.positions > length >= USUAL_LENGTH
-    if asked is None and checkpoint.published is None and cut:
+    if asked is None and cut and (checkpoint.published is None or length == LONGEST):
         report.warn(
             f"texts will be cut to {length} tokens of the {source.positions} that {checkpoint.name} takes; "
-            "--max-length takes more, and attention's memory grows with its square"
+            "--max-length takes more"
         )
     limits = (source.positions, source.tokenizer.stated_length, asked)
     if checkpoint.published is not None and checkpoint.published.max_seq_length is None and not any(limits):

@@ -20,6 +20,7 @@ from whiten_export.proof.gate import (
     failure,
     prompted_requests,
 )
+from whiten_export.proof.long_texts import long_texts, prove_long
 from whiten_export.proof.probe_texts import LONGEST_PROBE, TOKENIZER_TEXTS, probe_texts, token_batches
 from whiten_export.proof.reference import Head
 from whiten_export.writing.model_card import with_model_card
@@ -73,12 +74,20 @@ def versions() -> dict[str, str]:
     return versions_of
 
 
-def parity_record(reference: str, agreement: Agreement, options: SessionOptions | None = None) -> ParityRecord:
-    """Describe an agreement for the manifest; `options` are those of the session, by default for the CPU."""
+def parity_record(
+    reference: str,
+    agreement: Agreement,
+    options: SessionOptions | None = None,
+    max_tokens: int | msgspec.UnsetType = msgspec.UNSET,
+) -> ParityRecord:
+    """Describe an agreement for the manifest.
+
+    `options` are those of the session, by default for the CPU; `max_tokens` is the length of the longest text.
+    """
     provider = provider_name((options or SessionOptions()).providers[0])
     measured = dataclasses.asdict(agreement)
     measured.pop("norm_bias")  # the gate has bounded it
-    return ParityRecord(reference=reference, provider=provider, **measured)
+    return ParityRecord(reference=reference, provider=provider, max_tokens=max_tokens, **measured)
 
 
 def seal(
@@ -134,7 +143,14 @@ def expect(manifest: Manifest, tools: Tools) -> Expected:
     requests = (Request("", texts), *prompted_requests(texts[:-1], prompts))
     batches = token_batches(longest, source.vocab_size, manifest.pad_token_id)
     tokenized = [_tokenized(manifest, tools, request) for request in requests]
-    return compute_expected(source.definition(manifest), tokenized, batches, tools.report)
+    network = source.record.num_hidden_layers > 0
+    long = _tokenized(manifest, tools, Request("", long_texts(manifest.max_seq_length) if network else ()))
+    definition = source.definition(manifest)
+    long_probes = prove_long(definition, long, tools.report)
+    expected = compute_expected(definition, tokenized, batches, tools.report)
+    rows = (ids for request in (*tokenized, long) for ids in request.ids)
+    probes = dataclasses.replace(expected.probes, long=long_probes)
+    return dataclasses.replace(expected, probes=probes, max_tokens=max(longest, *map(len, rows)))
 
 
 def _tokenized(manifest: Manifest, tools: Tools, request: Request) -> Request:
@@ -157,7 +173,7 @@ def prove(manifest: Manifest, fitted: WhiteningMap | None, expected: Expected, t
         outcome = check_bundle(tools.folder, expected, on)
         if not GATES[manifest.precision].passes(outcome.agreement):
             raise failure(outcome, expected, manifest.precision, _named(manifest), _remedies(manifest, tools))
-        return parity_record(expected.reference, outcome.agreement, on)
+        return parity_record(expected.reference, outcome.agreement, on, expected.max_tokens)
 
     return seal(tools.folder, manifest, fitted, expected, check)
 

@@ -209,6 +209,21 @@ class ParityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Mean of the same."""
     provider: str = "CPUExecutionProvider"
     """Execution provider of onnxruntime that computed the vectors."""
+    max_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    """Number of tokens of the longest text that was compared; absent in bundles of 0.4 and where vectors come in."""
+
+
+class TextMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Estimate of the memory that a text takes on a CPU, besides the weights."""
+
+    token_bytes: int
+    """Bytes for each token."""
+    pair_bytes: int
+    """Bytes for each pair of tokens; 0 where attention is computed in blocks."""
+
+    def of(self, tokens: int, texts: int = 1) -> int:
+        """Return the bytes of a batch of texts of so many tokens each, padding included."""
+        return texts * (tokens * self.token_bytes + tokens**2 * self.pair_bytes)
 
 
 LARGEST_PAIR = 128

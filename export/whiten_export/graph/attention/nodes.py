@@ -31,7 +31,7 @@ class Nodes:
 
         Scan, unlike Loop, ends by itself: it takes as many steps as the list has items.
         """
-        attributes = {"body": ir.AttrGraph("body", body), "num_scan_inputs": 1}
+        attributes: dict[str, ir.Attr | int] = {"body": ir.AttrGraph("body", body), "num_scan_inputs": 1}
         return floats(self._tape.op("Scan", [items], attributes))
 
     def integers(self, *values: int) -> ir.Value:

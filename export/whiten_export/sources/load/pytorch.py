@@ -128,6 +128,23 @@ class TorchReference(Reference):
             with one_thread() as threads:
                 yield threads
 
+    @contextmanager
+    def for_long_texts(self) -> Iterator[None]:
+        """Compute in float32, with PyTorch's fused attention where the network has it, until the context is closed."""
+        network: Any = self._network.to(torch.float32)
+        implementation = getattr(network.config, "_attn_implementation", None)
+        try:
+            network.set_attn_implementation("sdpa")
+        except (AttributeError, ImportError, ValueError):  # of a network without it, or of its own code
+            implementation = None
+        try:
+            with quiet():
+                yield
+        finally:
+            if implementation is not None:
+                network.set_attn_implementation(implementation)
+            self._network.to(torch.float64)
+
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
         """Return the pooled hidden states of each layer, [layers, batch_size, d]."""
         ids, mask = (torch.from_numpy(array).to(self._device) for array in (input_ids, attention_mask))
