@@ -94,14 +94,14 @@ def test_forked_child_refuses_a_replaced_model(tiny_bundle: Path, tmp_path: Path
     result = _python(REPLACED, copy_bundle(tiny_bundle, tmp_path))
     first, error, last = result.stdout.splitlines()
     assert (first, last, result.returncode) == ("0", "1", 0), result.stderr
-    assert "replaced since it was opened" in error
+    assert "replaced or altered since the bundle was opened; open it again, or restart the service" in error
 
 
 LOCKED = """
 import os, signal, sys
 from whiten import Encoder
 encoder = Encoder(sys.argv[1])
-with encoder._embedder._count_lock:
+with encoder._embedder._truncated.lock:
     child = os.fork()
     if child == 0:
         signal.alarm(20)

@@ -213,8 +213,8 @@ def read_probes(bundle: Bundle) -> Probes:
     try:
         texts: tuple[str, ...] = ()
         if of_texts:
-            texts = msgspec.json.decode(_content(bundle, PROBES_FILE), type=_ProbesFile).texts
-        vectors = load(_content(bundle, PROBE_VECTORS_FILE))
+            texts = msgspec.json.decode(bundle.read(PROBES_FILE), type=_ProbesFile).texts
+        vectors = load(bundle.read(PROBE_VECTORS_FILE))
         probes = Probes(texts, vectors["embeddings"], vectors["unwhitened"])
     except BundleError:
         raise
@@ -227,8 +227,3 @@ def read_probes(bundle: Bundle) -> Probes:
             f"{bundle.path}: its probes are {count} texts and vectors of shapes {shapes}; export it again"
         )
     return probes
-
-
-def _content(bundle: Bundle, name: str) -> bytes:
-    with bundle.opened(name) as file:
-        return file.read()
