@@ -109,7 +109,9 @@ def test_a_copy_is_of_the_same_bundle(golden: Path, tmp_path: Path, name: str, w
         bundle.rename(tmp_path / "before")
         other = copy_bundle(golden / name, tmp_path, name="another")
         assert other == bundle
-        with pytest.raises(IntegrityError, match=f"^{bundle}: is another bundle than the one .*: put that one back, or"):
+        with pytest.raises(
+            IntegrityError, match=f"^{bundle}: is another bundle than the one .*: put that one back, or"
+        ):
             again()
         shutil.rmtree(bundle)
         (tmp_path / "before").rename(bundle)

@@ -135,6 +135,30 @@ def test_onnxruntime_starts_no_telemetry_thread(tiny_bundle: Path) -> None:
     assert result.stdout == "0 False\n", result.stderr
 
 
+THREADS = """
+import os, sys, threading
+threads = set()
+for name in ("putenv", "unsetenv"):
+    function = getattr(os, name)
+    def changing(*arguments, function=function):
+        threads.add(threading.current_thread().name)
+        function(*arguments)
+    setattr(os, name, changing)
+from whiten import Encoder
+for _ in range(2):
+    with Encoder(sys.argv[1]) as encoder:
+        encoder.encode(["a"])
+    print(sorted(threads))
+    threads.clear()
+"""
+
+
+def test_the_environment_is_changed_in_the_thread_of_the_caller_alone(tiny_bundle: Path) -> None:
+    """And no more once onnxruntime is imported: C functions in other threads read it without a lock."""
+    result = _python(THREADS, tiny_bundle)
+    assert result.stdout == "['MainThread']\n[]\n", result.stderr
+
+
 MISSING = """
 import sys
 sys.modules["onnxruntime"] = None

@@ -126,16 +126,13 @@ def open_bundle(
         return _checked(root, newer, verify_hashes, verify_weights, sha256)
 
 
-def _checked(
-    root: Path, content: bytes, verify_hashes: bool, verify_weights: bool, wanted: str | None
-) -> Bundle:
+def _checked(root: Path, content: bytes, verify_hashes: bool, verify_weights: bool, wanted: str | None) -> Bundle:
     """Check the files of a bundle against the content of its manifest, as `open_bundle` does."""
     digest = hashlib.sha256(content).hexdigest()
     if wanted is not None and wanted != digest:
         raise IntegrityError(
             f"{root}: is another bundle than the one that was opened before (the SHA-256 of {MANIFEST_FILE} is "
-            f"{digest[:16]}, not {wanted[:16]}): put that one back, or open this one by its path, in place of a copy of "
-            "the other"
+            f"{digest[:16]}, not {wanted[:16]}): put that one back, or open this one anew"
         )
     manifest = parse_manifest(content, root / MANIFEST_FILE)
     for name in (MODEL_FILE, *([TOKENIZER_FILE] if manifest.input == "text" else [])):

@@ -17,7 +17,7 @@ from whiten_runtime.inference.gpu import GpuEngine, check_padding, enables_cuda_
 from whiten_runtime.inference.options import Prompts
 from whiten_runtime.inference.sessions import GraphFile
 from whiten_runtime.inference.tokenizer import Tokenizer
-from whiten_runtime.ort.providers import CUDA_PROVIDER, NVIDIA, import_onnxruntime, provider_name
+from whiten_runtime.ort.providers import CUDA_PROVIDER, NVIDIA, import_onnxruntime, provider_name, telemetry_off
 from whiten_runtime.ort.session import SessionOptions
 
 
@@ -45,7 +45,7 @@ def load_bundle(
         BundleError: it cannot be opened.
     """
     path, settings = path.absolute(), options or SessionOptions()
-    with ThreadPoolExecutor(2, "whiten-open") as executor:
+    with telemetry_off(), ThreadPoolExecutor(2, "whiten-open") as executor:
         executor.submit(import_onnxruntime)  # if it fails, so does the next import, which raises the error
         bundle = open_bundle(path, verify_hashes, verify_weights=False, sha256=sha256)
         manifest = bundle.manifest
@@ -80,7 +80,9 @@ def _read_tokenizer(bundle: Bundle) -> Tokenizer:
     return Tokenizer(bundle.path / TOKENIZER_FILE, manifest.max_seq_length, manifest.truncation_side, content)
 
 
-def load_unwhitened(path: Path, options: SessionOptions | None = None, sha256: str | None = None) -> Embedder:
+def load_unwhitened(
+    path: Path, options: SessionOptions | None = None, sha256: str | None = None
+) -> tuple[Bundle, Embedder]:
     """Open a bundle for its vectors before whitening and normalisation, as `load_bundle` does.
 
     Raises:
@@ -88,13 +90,13 @@ def load_unwhitened(path: Path, options: SessionOptions | None = None, sha256: s
     """
     bundle, embedder = load_bundle(path, options, sha256=sha256)
     if bundle.manifest.whitening is None and not bundle.manifest.normalize:
-        return embedder
+        return bundle, embedder
     if not embedder.engine.gives(UNWHITENED_OUTPUT):
         embedder.close()
         raise UsageError(
             f"{path}: does not give its vectors before whitening, as a version before 0.5 wrote it; export it again"
         )
-    return Embedder(embedder.tokenizer, embedder.engine, UNWHITENED_OUTPUT, Prompts.of(bundle.manifest))
+    return bundle, Embedder(embedder.tokenizer, embedder.engine, UNWHITENED_OUTPUT, Prompts.of(bundle.manifest))
 
 
 def open_engine(model: Path, pad_token_id: int, options: SessionOptions | None = None) -> Engine:

@@ -135,7 +135,7 @@ class GraphFile:
     def __init__(self, path: Path, options: SessionOptions, files: Mapping[Path, Identity] | None = None) -> None:
         self.path = path
         self._files = files or _files_now(path)
-        self.bytes = sum(size for _, _, size, _ in self._files.values())
+        self.bytes = sum(identity[2] for identity in self._files.values())
         self._options = options
 
     @property
