@@ -171,19 +171,23 @@ def fit_statistics(
     out: Path | None = None,
     options: SessionOptions | None = None,
     reporter: Reporter | None = None,
+    sha256: str | None = None,
 ) -> Statistics:
-    """Return the statistics of the vectors before whitening that a bundle computes of a corpus; write them to `out`."""
+    """Return the statistics of the vectors before whitening that a bundle computes of a corpus; write them to `out`.
+
+    With `sha256`, only the bundle whose manifest has it is opened.
+    """
     report = reporter or Reporter()
     path = locate_bundle(path)
-    manifest = read_manifest(path)
-    check_takes_texts(path, manifest)
+    check_takes_texts(path, read_manifest(path))
     sentences = corpus.count()
     report.stage(f"fitting on {sentences:,} sentences")
-    with load_unwhitened(path, options) as embedder, report.bar("sentences", sentences) as advance:
+    bundle, embedder = load_unwhitened(path, options, sha256)
+    with embedder, report.bar("sentences", sentences) as advance:
         statistics = fit_corpus(corpus, embedder, advance)
-    statistics = statistics.fitted_at(manifest.precision)
+    statistics = statistics.fitted_at(bundle.manifest.precision)
     if out is not None:
-        save_statistics(out, statistics, Origin.of(manifest))
+        save_statistics(out, statistics, Origin.of(bundle.manifest))
     return statistics
 
 

@@ -5,8 +5,8 @@ The scan reads protobuf without the onnx package.
 
 import mmap
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
 
 from whiten_runtime.bundle.files import GRAPH_BYTES, opened
@@ -189,18 +189,21 @@ class GraphScan:
 
 def scan_graph(path: Path) -> GraphScan:
     """Scan an ONNX file."""
+    try:
+        with opened(path, GRAPH_BYTES) as file:
+            return scan_open_graph(path, file)
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be read ({error}); export the model again") from None
+
+
+def scan_open_graph(path: Path, file: BufferedReader) -> GraphScan:
+    """Scan an open ONNX file; `path` is for errors."""
     scan = GraphScan()
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context(opened(path, GRAPH_BYTES))
-            data = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except (OSError, ValueError) as error:
-            raise BundleError(f"{path}: cannot be read ({error}); export the model again") from None
-        view = stack.enter_context(memoryview(data))
-        try:
+    try:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
             scan.nested = _visit(view, 0, len(view), _MODEL, scan)
-        except (IndexError, ValueError, RecursionError):
-            raise BundleError(f"{path}: not an ONNX model, or a damaged one; export the model again") from None
+    except (IndexError, ValueError, RecursionError):
+        raise BundleError(f"{path}: not an ONNX model, or a damaged one; export the model again") from None
     if not scan.operators:
         raise BundleError(f"{path}: an ONNX model without a single node; export the model again")
     return scan

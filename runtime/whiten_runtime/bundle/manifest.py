@@ -2,6 +2,7 @@
 
 import json
 import re
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -138,6 +139,11 @@ def read_content(bundle: Path) -> bytes:
         ) from None
     except OSError as error:
         raise BundleError(f"{path}: {error.strerror}; check the file's permissions") from error
+
+
+def bundle_hash(bundle: Path) -> str:
+    """Return the SHA-256 of the bytes of `whiten.json` in a bundle directory, which hold that of every other file."""
+    return sha256(read_content(bundle)).hexdigest()
 
 
 def parse_manifest(content: bytes, path: Path) -> Manifest:

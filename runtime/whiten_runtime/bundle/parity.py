@@ -237,8 +237,8 @@ def read_probes(bundle: Bundle) -> Probes:
     try:
         texts = _ProbesFile(())
         if of_texts:
-            texts = msgspec.json.decode(_content(bundle, PROBES_FILE), type=_ProbesFile)
-        vectors = load(_content(bundle, PROBE_VECTORS_FILE))
+            texts = msgspec.json.decode(bundle.read(PROBES_FILE), type=_ProbesFile)
+        vectors = load(bundle.read(PROBE_VECTORS_FILE))
         long = None
         if texts.long_texts:
             long = Probes(texts.long_texts, vectors["long_embeddings"], vectors["long_unwhitened"])
@@ -255,8 +255,3 @@ def read_probes(bundle: Bundle) -> Probes:
                 f"{bundle.path}: its probes are {len(part.texts)} texts and vectors of shapes {shapes}; export it again"
             )
     return probes
-
-
-def _content(bundle: Bundle, name: str) -> bytes:
-    with bundle.opened(name) as file:
-        return file.read()

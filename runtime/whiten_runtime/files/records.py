@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, Literal, TypeVar, cast, get_args
 
 from whiten_runtime.errors import DataError
+from whiten_runtime.ort.process import long_fields
 
 Kind = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 
@@ -27,8 +28,6 @@ _FORMATS: dict[str, dict[str, Any]] = {
     "csv": {"delimiter": ",", "quoting": csv.QUOTE_MINIMAL},
     "tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
 }
-
-csv.field_size_limit(2**31 - 1)  # the most that csv accepts on every platform; its default is 131,072 characters
 
 
 class WrongRowError(Exception):
@@ -63,7 +62,8 @@ def records_of(stream: BinaryIO, name: str, kind: Kind, row: int = 1, size: int 
         record = [line]
         if kind == "csv" and b'"' in line:
             try:
-                next(csv.reader(_extend(record, lines, name), strict=True))
+                with long_fields:
+                    next(csv.reader(_extend(record, lines, name), strict=True))
             except csv.Error as error:  # nobody knows where the record ends
                 raise DataError(f"{name}: line {number}: {error}; correct its quotes") from None
         yield number, record
@@ -130,7 +130,8 @@ def fields_of(lines: Sequence[bytes], row: int, kind: Kind) -> list[str]:
     """Return the fields of a record of a .csv or .tsv file; none of a blank one."""
     texts = [_decode(line, number) for number, line in enumerate(lines, row)]
     try:
-        return next(csv.reader(texts, strict=True, **_FORMATS[kind]), [])
+        with long_fields:
+            return next(csv.reader(texts, strict=True, **_FORMATS[kind]), [])
     except csv.Error as error:
         raise WrongRowError(f"cannot be read ({error})") from None
 

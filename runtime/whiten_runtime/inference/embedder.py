@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from itertools import islice
 from types import TracebackType
 from typing import Any
@@ -26,6 +27,18 @@ No text of words comes near: English has 4 to 5 a token. It is what text-embeddi
 """
 
 
+class Count:
+    """Represents a number to which several threads add."""
+
+    def __init__(self) -> None:
+        self.number, self.lock = 0, ForkSafeLock()
+
+    def add(self, number: int) -> None:
+        """Add to it."""
+        with self.lock:
+            self.number += number
+
+
 class Embedder:
     """Embeds texts with a tokenizer and an engine. Thread-safe, and usable in forked children.
 
@@ -39,9 +52,14 @@ class Embedder:
         self.tokenizer = tokenizer
         self.engine = engine
         self._output, self._prompts = output, prompts
-        self.truncated = 0
+        self._truncated = Count()
         self.max_characters = TOKEN_CHARACTERS * tokenizer.max_seq_length
-        self._count_lock = ForkSafeLock()
+
+    def shortened(self, max_seq_length: int) -> "Embedder":
+        """Return an embedder that cuts texts to fewer tokens; all else is shared, the number of texts cut too."""
+        other = copy(self)
+        other.tokenizer = self.tokenizer.shortened(max_seq_length)
+        return other
 
     def close(self) -> None:
         """Free the model. The embedder cannot be used afterwards."""
@@ -54,6 +72,11 @@ class Embedder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def truncated(self) -> int:
+        """Return the number of texts that were cut so far."""
+        return self._truncated.number
 
     @property
     def width(self) -> int:
@@ -86,8 +109,7 @@ class Embedder:
             ids[index] = self.tokenizer.cut(ids[index])
         cut = shortened.union(too_long)
         if cut:
-            with self._count_lock:
-                self.truncated += len(cut)
+            self._truncated.add(len(cut))
         prompt_tokens = 0 if options.include_prompt else self.tokenizer.prompt_tokens(options.prompt)
         return TokenizedTexts(ids, prompt_tokens, len(cut))
 

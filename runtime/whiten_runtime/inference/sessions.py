@@ -10,8 +10,9 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
-from whiten_runtime.errors import BundleError, IntegrityError, RunError, WhitenError, one_line
+from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, changed_file, replaced
+from whiten_runtime.bundle.files import Identity, identity_of
+from whiten_runtime.errors import BundleError, RunError, WhitenError, one_line
 from whiten_runtime.ort.process import ForkSafeLock, after_fork_in_child
 from whiten_runtime.ort.providers import import_onnxruntime
 from whiten_runtime.ort.session import SessionOptions, create_session
@@ -123,24 +124,32 @@ after_fork_in_child(_abandon_sessions)
 
 
 class GraphFile:
-    """Represents an ONNX file from token ids to vectors, with its external data."""
+    """Represents an ONNX file, with the file of its weights if it has one.
 
-    def __init__(self, path: Path, options: SessionOptions) -> None:
+    Args:
+        path: the file.
+        options: options of its sessions.
+        files: the paths of both files, with the identities of what was checked; None for what is there now.
+    """
+
+    def __init__(self, path: Path, options: SessionOptions, files: Mapping[Path, Identity] | None = None) -> None:
         self.path = path
-        self.bytes = sum(file.stat().st_size for file in self._files())
+        self._files = files or _files_now(path)
+        self.bytes = sum(identity[2] for identity in self._files.values())
         self._options = options
-        self._original = self._identity()
 
     @property
     def unchanged(self) -> bool:
-        """Return whether the files are the same as when this object was created."""
-        return self._identity() == self._original
+        """Return whether the files are the same as when they were checked."""
+        return changed_file(self._files) is None
 
-    def create_session(self, threads: int | None, options: SessionOptions | None = None) -> Any:
-        """Create a session of the graph."""
-        if not self.unchanged:
-            raise IntegrityError(f"{self.path}: replaced since it was opened; open it again, or restart the service")
-        return create_session(self.path, options or self._options, threads)
+    def create_session(self, threads: int | None = None, options: SessionOptions | None = None) -> Any:
+        """Create a session of the graph. onnxruntime opens its files by their paths: they are compared after it too."""
+        self._check_unchanged()
+        try:
+            return create_session(self.path, options or self._options, threads)
+        finally:
+            self._check_unchanged()
 
     def output_widths(self, session: Any) -> dict[str, int]:
         """Return the number of coordinates of each output that holds vectors."""
@@ -155,12 +164,12 @@ class GraphFile:
             if output.type == "tensor(float)" and len(output.shape) == 2 and isinstance(output.shape[1], int)
         }
 
-    def _files(self) -> list[Path]:
-        """Return the paths of the graph and its external data, if they exist."""
-        external = self.path.with_name(Path(EXTERNAL_DATA_FILE).name)
-        return [file for file in (self.path, external) if file.is_file()]
+    def _check_unchanged(self) -> None:
+        if (path := changed_file(self._files)) is not None:
+            raise replaced(path)
 
-    def _identity(self) -> list[tuple[int, ...]]:
-        """Return numbers that change when the graph or its weights are replaced."""
-        stats = [file.stat() for file in self._files()]
-        return [(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
+
+def _files_now(graph: Path) -> dict[Path, Identity]:
+    """Return the identities of a graph, and of the weights beside it if they exist."""
+    files = (graph, graph.with_name(Path(EXTERNAL_DATA_FILE).name))
+    return {file: identity_of(file.stat()) for file in files if file.is_file()}

@@ -4,6 +4,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -180,11 +181,19 @@ class Tokenizer:
 
     Truncation and padding stay off in the backend. `cut` truncates after tokenisation, so each text's full length is
     known without extra work.
+
+    Args:
+        path: a tokenizer.json.
+        max_seq_length: maximum number of tokens of a text, special tokens included.
+        truncation_side: side from which tokens are removed.
+        content: the content of the file; None to read it.
     """
 
-    def __init__(self, path: Path, max_seq_length: int, truncation_side: Side = "right") -> None:
+    def __init__(
+        self, path: Path, max_seq_length: int, truncation_side: Side = "right", content: bytes | None = None
+    ) -> None:
         with _typed_errors(f"{path}: not a tokenizer"):
-            self._backend = Backend.from_buffer(path.read_bytes())
+            self._backend = Backend.from_buffer(path.read_bytes() if content is None else content)
             self._backend.no_truncation()
             self._backend.no_padding()
             specials = self._backend.num_special_tokens_to_add(False)
@@ -197,6 +206,12 @@ class Tokenizer:
             )
         self.max_seq_length = max_seq_length
         self.truncation_side = truncation_side
+
+    def shortened(self, max_seq_length: int) -> "Tokenizer":
+        """Return a tokenizer of the same ids that cuts them to fewer tokens."""
+        other = copy(self)
+        other.max_seq_length = max_seq_length
+        return other
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, special tokens included, not truncated."""

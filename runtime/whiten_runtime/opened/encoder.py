@@ -8,8 +8,10 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_runtime.bundle.bundle import Bundle
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.parity import Probes
+from whiten_runtime.bundle.ranges import read_moments
 from whiten_runtime.errors import TextError, UsageError, as_iterable, checked_texts, whole_number
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import Embedder, progress_bar
@@ -86,10 +88,17 @@ class Encoder(OpenedBundle):
         self._open(Opening(path.absolute(), options, verify_hashes, bool(verify), cuda_graphs, max_characters))
 
     def _open(self, opening: Opening) -> None:
-        self._opening, longest = opening, opening.max_characters
+        longest = opening.max_characters
         if longest is not None:
             longest = whole_number("max_characters", longest, 1)
-        self._bundle, self._embedder = load_bundle(opening.path, opening.options, opening.verify_hashes)
+
+        def read(bundle: Bundle) -> None:
+            self._moments = read_moments(bundle)
+
+        self._bundle, self._embedder = load_bundle(
+            opening.path, opening.options, opening.verify_hashes, opening.sha256, read
+        )
+        self._opening = replace(opening, sha256=self._bundle.sha256)
         self._embedder.max_characters = longest or self._embedder.max_characters
         self._tokenizer, self._engine = self._embedder.tokenizer, self._embedder.engine
         if opening.cuda_graphs:

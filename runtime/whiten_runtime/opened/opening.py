@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -23,7 +22,7 @@ from whiten_runtime.bundle.parity import (
     gate_here,
     read_probes,
 )
-from whiten_runtime.bundle.ranges import OutputMoments, read_moments
+from whiten_runtime.bundle.ranges import OutputMoments
 from whiten_runtime.bundle.records import Similarity
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import UsageError
@@ -45,12 +44,14 @@ class Opening:
     verify: bool = False
     cuda_graphs: bool = False
     max_characters: int | None = None
+    sha256: str | None = None  # of the manifest of the bundle that was opened; None before that
 
 
 class OpenedBundle:
     """An open bundle. Subclasses open it in `_open`."""
 
     _bundle: Bundle
+    _moments: OutputMoments | None  # of its vectors over its corpus, if it stores them
     _opening: Opening
 
     def _open(self, opening: Opening) -> None:
@@ -147,11 +148,10 @@ class OpenedBundle:
 
         Raises:
             UsageError: the bundle stores no moments, or `truncate_dim` cannot be used.
-            BundleError: its file of the whitening is damaged.
         """
         options = encode_options(self, normalize_embeddings=normalize_embeddings, truncate_dim=truncate_dim)
         width = options.width or self.dimension
-        return stored_ranges(self.manifest, lambda: self._moments, width, options.normalize)
+        return stored_ranges(self.manifest, self._moments, width, options.normalize)
 
     def get_sentence_embedding_dimension(self) -> int:
         """Return the number of coordinates of a vector, k, as sentence-transformers calls it; `dimension` here."""
@@ -182,6 +182,11 @@ class OpenedBundle:
         return self._bundle.manifest.dimension
 
     @property
+    def bundle_sha256(self) -> str:
+        """Return the SHA-256 of the bundle's whiten.json, which holds that of each of its files, in hexadecimal."""
+        return self._bundle.sha256
+
+    @property
     def space(self) -> str:
         """Return the id of the space of the vectors: bundles with the same one give vectors that can be compared."""
         return space_of(self._bundle.manifest)
@@ -205,14 +210,15 @@ class OpenedBundle:
             self.close()
             raise
 
-    @cached_property
-    def _moments(self) -> OutputMoments | None:
-        return read_moments(self._bundle)
-
 
 def encode_options(opened: OpenedBundle, **arguments: Unpack[EncodeArguments]) -> EncodeOptions:
     """Check the options of a call, which are named as in `Encoder.encode`, against an open bundle."""
-    return EncodeOptions.of(opened.manifest, lambda: opened._moments, **arguments)
+    return EncodeOptions.of(opened.manifest, opened._moments, **arguments)
+
+
+def bundle_of(opened: OpenedBundle) -> Bundle:
+    """Return the bundle of an encoder or whitener, whose files were checked, for packages of whiten that read them."""
+    return opened._bundle
 
 
 def proof_of(opened: OpenedBundle, quick: bool = False) -> Proof:
@@ -230,7 +236,11 @@ def proof_of(opened: OpenedBundle, quick: bool = False) -> Proof:
 
 
 def reopen(kind: type[Opened], opening: Opening) -> Opened:
-    """Open a bundle as another object of this kind was opened, as in the process that unpickles it."""
+    """Open a bundle as another object of this kind was opened, as in the process that unpickles it.
+
+    Raises:
+        IntegrityError: another bundle is at its path now.
+    """
     opened = kind.__new__(kind)
     opened._open(opening)
     return opened

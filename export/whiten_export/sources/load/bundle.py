@@ -18,10 +18,13 @@ _AGAIN = ", vectors before whitening as stored at export, whitened by numpy in f
 
 
 class StoredBundle:
-    """Reads a bundle of texts; its draft is its manifest."""
+    """Reads a bundle of texts; its draft is its manifest.
 
-    def __init__(self, path: str | Path) -> None:
-        self._bundle = open_bundle(locate_bundle(path))
+    With `sha256`, only the bundle whose manifest has it is opened.
+    """
+
+    def __init__(self, path: str | Path, sha256: str | None = None) -> None:
+        self._bundle = open_bundle(locate_bundle(path), sha256=sha256)
         self.draft = self._bundle.manifest
         check_takes_texts(path, self.draft)
 
@@ -42,6 +45,10 @@ class StoredBundle:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with (self._bundle.path / name).open("rb") as source, (folder / name).open("wb") as copy:
                 shutil.copyfileobj(source, copy)  # copyfile names the source in errors of the copy
+
+    def check_unchanged(self) -> None:
+        """Raise IntegrityError if the bundle was replaced since; its weights are read while a graph is written."""
+        self._bundle.check_unchanged()
 
     def changed_files(self) -> dict[str, FileRecord]:
         """Return the records of client files that another program wrote anew, as the export wrote them."""
