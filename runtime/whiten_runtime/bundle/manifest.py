@@ -22,6 +22,7 @@ from whiten_runtime.bundle.records import (
     Similarity,
     Source,
     Target,
+    TextMemory,
     WhiteningRecord,
     is_space,
     pooling_modes,
@@ -84,6 +85,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_seq_length: int
     """Maximum number of tokens, special tokens included; longer texts are truncated. 0 for vectors."""
     pad_token_id: int
+    memory: TextMemory | msgspec.UnsetType = msgspec.UNSET
+    """Memory of a text on a CPU; absent if no text has more than 512 tokens, and in bundles of 0.4."""
     precision: Precision
     target: Target = "cpu"
     """Target of the graph; for "cuda", operators are fused for NVIDIA GPUs, which needs onnxruntime's own operators."""

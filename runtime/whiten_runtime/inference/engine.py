@@ -102,8 +102,12 @@ class Engine:
         self, ids: Sequence[Sequence[int]], prompt_tokens: int, outputs: Sequence[str], batch_size: int | None
     ) -> Iterator[_Part]:
         """Yield (indices into `ids`, their vectors) batch by batch, in no guaranteed order."""
-        groups, workers = self.schedule.plan([len(row) for row in ids], batch_size)
+        lengths = [len(row) for row in ids]
+        groups, workers = self.schedule.plan(lengths, batch_size)
         failures: dict[int, str] = {}
+        most = self.schedule.alone
+        while groups and most is not None and lengths[groups[0][0]] > most:  # the longest texts come first
+            yield from self._parts(ids, groups.pop(0), prompt_tokens, outputs, False, failures)
 
         def compute(group: NDArray[np.intp]) -> list[_Part]:
             return self._parts(ids, group, prompt_tokens, outputs, workers > 1, failures)

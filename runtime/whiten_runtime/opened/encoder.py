@@ -57,6 +57,9 @@ class Encoder(OpenedBundle):
         max_characters: characters of a text beyond which it is cut before it is tokenised, or refused with
             `truncate=False`; None for 250 for each token of `max_seq_length`. Texts of words have more tokens than the
             model takes long before, and their vectors do not depend on it.
+        memory_limit: bytes that texts of more than 512 tokens may take on the CPU at a time, in this process, besides
+            the weights; others wait. A text that takes more is refused. None for half of the machine's memory, or of
+            what the cgroup allows.
 
     Raises:
         BundleError: not a bundle, incomplete, altered (`IntegrityError`) or unsafe (`UnsafeModelError`).
@@ -79,9 +82,12 @@ class Encoder(OpenedBundle):
         cuda_graphs: bool = False,
         revision: str | None = None,
         max_characters: int | None = None,
+        memory_limit: int | None = None,
     ) -> None:
         path = locate_bundle(path, revision)
-        options = SessionOptions(providers_for(providers, device), threads, spinning)
+        if memory_limit is not None:
+            memory_limit = whole_number("memory_limit", memory_limit, 1)
+        options = SessionOptions(providers_for(providers, device), threads, spinning, memory_limit=memory_limit)
         first = provider_name(options.providers[0])
         if cuda_graphs and first != CUDA_PROVIDER:
             raise UsageError(f"cuda_graphs is for {CUDA_PROVIDER}, not {first}; pass device='cuda', or leave it out")

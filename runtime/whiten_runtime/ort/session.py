@@ -140,6 +140,8 @@ class SessionOptions:
     # take the exact kernel for products of uint8 and int8 where the fast one may saturate, on x86 without VNNI; for
     # weights of which pairs may be too large
     exact_int8: bool = False
+    # bytes that texts of more than 512 tokens may take at a time on CPUs; None for `memory.default_budget`
+    memory_limit: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "providers", checked_providers(self.providers))

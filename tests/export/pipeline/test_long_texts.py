@@ -3,22 +3,27 @@
 import dataclasses
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
 from support.checkpoints import save_checkpoint
 from support.families import WIDTH
 from support.once import once
-from whiten import Encoder, ParityError
+from whiten import Encoder, NoVectorError, ParityError, UsageError
 from whiten_export.graph.attention import blocks
 from whiten_export.graph.attention.masks import Visible
 from whiten_export.graph.attention.nodes import Nodes
 from whiten_export.pipeline.export_model import export_bundle
 from whiten_export.pipeline.recipe import Recipe
+from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import read_probes
+from whiten_runtime.bundle.records import TextMemory
+from whiten_runtime.inference import batching, cpu
 
 LENGTH = 1300
 
@@ -138,3 +143,44 @@ def test_numbers_that_are_cut_off_in_long_texts_are_refused(
     monkeypatch.setattr(blocks, "_scan", clipped)
     with pytest.raises(ParityError, match="int8 costs these vectors too much"):
         export(long_checkpoint("bert"), tmp_path / "bundle", precision="int8")
+
+
+@pytest.fixture(scope="session")
+def long_bundle(tmp_path_factory: pytest.TempPathFactory, long_checkpoint: Callable[[str], Path]) -> Path:
+    return once(tmp_path_factory, "long/bundle", lambda path: export(long_checkpoint("modernbert"), path))
+
+
+def words(count: int) -> str:
+    return "word " * count
+
+
+def test_a_text_that_takes_too_much_memory_is_refused_before_it_runs(long_bundle: Path) -> None:
+    memory = read_manifest(long_bundle).memory
+    assert isinstance(memory, TextMemory)
+    assert memory.pair_bytes == 0
+    with Encoder(long_bundle, memory_limit=memory.of(700)) as encoder:
+        assert encoder.encode([words(5), words(200)]).shape == (2, 32)
+        with pytest.raises(NoVectorError, match=r"texts\[1\] has 1,300 tokens, which take about .*(memory_limit)"):
+            encoder.encode([words(5), words(4000), words(7)])
+    with Encoder(long_bundle, memory_limit=memory.of(LENGTH)) as encoder:
+        assert encoder.encode([words(5), words(4000), words(7)]).shape == (3, 32)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.5])
+def test_a_memory_limit_is_a_number_of_bytes(limit: Any, long_bundle: Path) -> None:
+    with pytest.raises(UsageError, match="memory_limit"):
+        Encoder(long_bundle, memory_limit=limit)
+
+
+def test_texts_of_one_call_and_of_many_have_the_same_vectors(
+    long_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts beyond a length run alone, first, and on all threads."""
+    texts = [words(count) for count in (3, 300, 1200, 40, 800)]
+    with Encoder(long_bundle, threads=2) as encoder:
+        want = [encoder.encode(text) for text in texts]
+    monkeypatch.setattr(batching, "ALONE_TOKENS", 600)
+    monkeypatch.setattr(cpu, "ALONE_TOKENS", 600)
+    with Encoder(long_bundle, threads=2) as encoder, ThreadPoolExecutor(5) as executor:
+        np.testing.assert_allclose(encoder.encode(texts), want, atol=1e-5)
+        np.testing.assert_allclose(list(executor.map(encoder.encode, texts)), want, atol=1e-5)
