@@ -104,6 +104,8 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
     if text:
         side = "" if manifest.truncation_side == "right" else ", cut on the left"
         facts.append(("maximum length", f"{manifest.max_seq_length} tokens{side}"))
+        if (memory := manifest.memory) is not msgspec.UNSET:
+            facts.append(("memory", f"besides the weights, a text of {memory.in_words(manifest.max_seq_length)}"))
     for name, prompt in manifest.prompts.items():
         default = ", the default" if name == manifest.default_prompt_name else ""
         facts.append(("prompt", f"{_code(name)}{default}: {_code(_quoted(prompt))}"))

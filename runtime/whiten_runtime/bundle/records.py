@@ -225,6 +225,15 @@ class TextMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Return the bytes of a batch of texts of so many tokens each, padding included."""
         return texts * (tokens * self.token_bytes + tokens**2 * self.pair_bytes)
 
+    def in_words(self, longest: int) -> str:
+        """Return what texts of 512 and 2,048 tokens and of the maximum length take."""
+        lengths = dict.fromkeys(min(tokens, longest) for tokens in (512, 2048, longest))
+        return ", ".join(f"{tokens:,} tokens about {_megabytes(self.of(tokens))}" for tokens in lengths)
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.0f} MB" if count < 1e9 else f"{count / 1e9:,.1f} GB"
+
 
 LARGEST_PAIR = 128
 """Largest sum of the magnitudes of weights 2i and 2i + 1 of a column of one sign that saturates nowhere.

@@ -75,6 +75,8 @@ def describe(manifest: Manifest) -> str:
     if manifest.input == "text":
         side = ", truncated from the left" if manifest.truncation_side == "left" else ""
         rows.append(("max length", f"{manifest.max_seq_length} tokens{side}"))
+        if (memory := manifest.memory) is not msgspec.UNSET:
+            rows.append(("memory", f"besides the weights, a text of {memory.in_words(manifest.max_seq_length)}"))
     if manifest.similarity_fn_name != "cosine":
         rows.append(("similarity", manifest.similarity_fn_name))
     if manifest.matryoshka_dimensions:
@@ -85,7 +87,8 @@ def describe(manifest: Manifest) -> str:
         kinds = f"{scales.constant_scales} constant scales, {scales.token_scales} per token"
         rows.append(("", f"{kinds}; cosine to float32 on unusual texts {scales.far_min_cosine:.4f} at worst"))
     if parity is not None:
-        rows.append(("parity", f"{in_words(parity)}, against {parity.reference}"))
+        tokens = "" if parity.max_tokens is msgspec.UNSET else f", texts of up to {parity.max_tokens:,} tokens"
+        rows.append(("parity", f"{in_words(parity)}{tokens}, against {parity.reference}"))
         if manifest.published is not None:
             rows.append(("", f"{in_words(manifest.published)}, of that against {manifest.published.reference}"))
         if manifest.target == "cuda":
