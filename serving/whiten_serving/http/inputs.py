@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -18,6 +18,11 @@ S = TypeVar("S")
 
 _TEXTS = msgspec.json.Decoder(str | list[str])
 _IDS = msgspec.json.Decoder(list[int | list[int]])
+
+_EITHER = {"anyOf": [msgspec.json.schema(kind) for kind in (str, list[str], list[int | list[int]])]}
+
+TextsOrIds = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=_EITHER)]
+"""Texts, or token ids in place of texts, as a body has them; `Inputs` reads them."""
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
