@@ -24,6 +24,7 @@ from whiten_serving.http.calls import Call, Guarded
 from whiten_serving.http.errors import ApiError, ClientGoneError, draining, of_answer
 from whiten_serving.http.metrics import version
 from whiten_serving.http.own.openapi import document
+from whiten_serving.http.own.page import page
 from whiten_serving.http.service import Endpoint, Service, answer, json_of
 from whiten_serving.requests import OverloadedError
 
@@ -91,7 +92,7 @@ ENDPOINTS = (
     Endpoint("GET", "/ready", "openai", ready, open=True),
     Endpoint("GET", "/metrics", "openai", metrics, open=True),
     Endpoint("GET", "/openapi.json", "openai", openapi, open=True),
-    Endpoint("GET", "/", "openai", about),
+    Endpoint("GET", "/", "openai", about, page=True),
 )
 """All routes."""
 
@@ -165,6 +166,8 @@ class Answered:
     async def _response(self, scope: Scope, receive: Receive, call: Call) -> Response:
         service, endpoint = self._service, self._endpoint
         try:
+            if endpoint.page and service.settings.page and b"text/html" in call.headers.get(b"accept", b""):
+                return page()
             service.admit(endpoint, call)
             with Guarded(call, receive) if endpoint.method == "POST" else nullcontext():
                 return await endpoint.handler(service, Request(scope, receive), call)
