@@ -19,11 +19,6 @@ S = TypeVar("S")
 _TEXTS = msgspec.json.Decoder(str | list[str])
 _IDS = msgspec.json.Decoder(list[int | list[int]])
 
-_EITHER = {"anyOf": [msgspec.json.schema(kind) for kind in (str, list[str], list[int | list[int]])]}
-
-TextsOrIds = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=_EITHER)]
-"""Texts, or token ids in place of texts, as a body has them; `Inputs` reads them."""
-
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _WITHOUT_EFFECT = {
@@ -52,6 +47,11 @@ _REMEDY = (
     "input holds token ids, which belong to another tokenizer; send strings (LangChain: OpenAIEmbeddings("
     "check_embedding_ctx_length=False)), or let the server take ids of its own tokenizer (token-ids)"
 )
+
+_EITHER = {"anyOf": [msgspec.json.schema(kind) for kind in (str, list[str], list[int | list[int]])]}
+
+TextsOrIds = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=_EITHER)]
+"""Texts, or token ids in place of texts, as a body has them; `Inputs` reads them."""
 
 
 def decoded_bytes(body: bytes | bytearray) -> int:
