@@ -34,6 +34,7 @@ class Browser:
     def __init__(self, profile: Path) -> None:
         self.messages: list[str] = []  # of the console, exceptions and violations of the policy
         self.requests: list[str] = []
+        self.bytes = 0  # that came over the network
         self._number, self._rest, self._session = 0, b"", ""
         inner_read, self._write = os.pipe()
         self._read, inner_write = os.pipe()
@@ -85,6 +86,8 @@ class Browser:
         method, params = event.get("method"), event.get("params", {})
         if method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
+        elif method == "Network.loadingFinished":
+            self.bytes += round(params["encodedDataLength"])
         elif method == "Runtime.consoleAPICalled":
             self.messages.append(" ".join(str(one.get("value")) for one in params["args"]))
         elif method == "Runtime.exceptionThrown":

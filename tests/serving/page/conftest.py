@@ -16,7 +16,7 @@ NEEDED = ("httptools", "orjson", "prometheus_client", "uvicorn", "uvloop")
 
 collect_ignore_glob = [] if all(map(find_spec, NEEDED)) else ["test_*.py"]
 
-BUNDLES = {"tiny": "bundle-v1", "small": "bundle-v1-int8", "published": "bundle-v1-published"}
+BUNDLES = {"tiny": "bundle-v1", "org/small@v1": "bundle-v1-int8", "published": "bundle-v1-published"}
 
 
 @pytest.fixture(scope="session")

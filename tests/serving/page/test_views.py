@@ -36,7 +36,7 @@ def test_compare_shows_both_models_and_what_differs_most(page: Browser, similari
     page.write("#compare-texts", "\n".join(texts))
     page.click("#compare-form button")
     page.until("document.querySelectorAll('#compare .map').length === 2")
-    first, second = (similarity(name, texts) for name in ("tiny", "small"))
+    first, second = (similarity(name, texts) for name in ("tiny", "org/small@v1"))
     np.testing.assert_allclose(page.value(MAPS), [first, second], atol=0.00501)
     rows = page.value(
         "[...document.querySelectorAll('#compare .list tbody tr')].map((row) => row.innerText.split('\\t'))"
@@ -69,7 +69,10 @@ def test_models_say_what_they_are(page: Browser, server: RunningServer) -> None:
         f"Space\n{info['whiten']['space']}",
     ):
         assert words in card
-    assert "int8" in page.text("#models article:nth-of-type(2)")
+    other = page.text("#models article:nth-of-type(2)")
+    assert other.startswith("org/small@v1")
+    assert "Precision\nint8" in other
+    assert "Size\n" in other
 
 
 def test_now_counts_from_when_the_page_was_opened(page: Browser, server: RunningServer) -> None:

@@ -132,7 +132,14 @@ function picture(host, caption, lines, rows) {
   return (colourOf) => {
     const context = canvas.getContext('2d');
     const image = context.createImageData(size, size);
-    rows.forEach((row, at) => row.forEach((value, place) => image.data.set([...colourOf(value), 255], (at * size + place) * 4)));
+    rows.forEach((row, at) => row.forEach((value, place) => {
+      const [red, green, blue] = colourOf(value);
+      const start = (at * size + place) * 4;
+      image.data[start] = red;
+      image.data[start + 1] = green;
+      image.data[start + 2] = blue;
+      image.data[start + 3] = 255;
+    }));
     context.putImageData(image, 0, 0);
   };
 }

@@ -1,7 +1,7 @@
 // Begin: show the view of the address, ask for a key if the server wants one, read what is served.
 const VIEWS = ['try', 'compare', 'models', 'now'];
 const infos = new Map();
-let started = false;
+let [starting, started] = [false, false];
 
 function showState(up) {
   const words = up ? 'Answering' : 'Does not answer';
@@ -30,6 +30,8 @@ function showView() {
 }
 
 async function start() {
+  if (starting) return;
+  starting = true;
   fail('try-error');
   try {
     const first = await json('info');
@@ -38,6 +40,8 @@ async function start() {
   } catch (error) {
     fail('try-error', error);
     return;
+  } finally {
+    starting = false;
   }
   started = true;
   startTry();
@@ -61,5 +65,4 @@ $('key-form').addEventListener('submit', (event) => {
 $('api').href = `${base}openapi.json`;
 addEventListener('hashchange', showView);
 showView();
-start();
-look();
+start().then(look);

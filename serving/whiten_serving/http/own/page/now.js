@@ -113,6 +113,7 @@ async function look() {
   if (!document.hidden) {
     try {
       const sample = sampleOf(await (await ask('metrics')).text());
+      if (!started && $('key-form').hidden) start();
       if (samples.length && growth(samples.at(-1), sample, 'process_start_time_seconds')) samples = []; // another process
       samples = [...samples, sample].filter(({ time }) => time >= sample.time - WINDOW);
       showNow();
