@@ -14,6 +14,9 @@ from whiten_runtime.inference.options import TEXT
 
 MODULES_FILE = "modules.json"
 
+ROUTER_FILES = ("router_config.json", "config.json")
+"""Names of the file with a Router's routes; an Asym's is named like a network's config."""
+
 CONFIGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -150,8 +153,7 @@ def _step(root: Path, class_path: Any, folder: str, file: Path) -> _Step:
 
 def _route(root: Path, folder: Path, route: str | None) -> tuple[str, list[_Step]]:
     """Return the route of a Router that was asked for, or its only one, and the modules of it."""
-    # An Asym's file is named like a network's config.
-    names = (folder / name for name in ("router_config.json", "config.json"))
+    names = (folder / name for name in ROUTER_FILES)
     path = next((path for path in names if path.is_file() and "structure" in read_settings(path)), None)
     if path is None:
         raise WhitenError(f"{folder}: the Router has no router_config.json; copy the model again")

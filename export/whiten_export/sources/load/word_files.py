@@ -109,7 +109,11 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         if path.suffix.lower() == ".zip":
             with zipfile.ZipFile(path) as archive:
                 texts = [item for item in archive.infolist() if item.filename.endswith((".txt", ".vec"))]
-                if len(texts) != 1:
+                if not texts:
+                    raise DataError(
+                        f"{path}: holds no word vectors (.txt, .vec); if it is a model, unpack it and name its folder"
+                    )
+                if len(texts) > 1:
                     raise DataError(f"{path}: holds {len(texts)} text files; wanted one: unpack the one that you want")
                 with archive.open(texts[0]) as stream:
                     yield stream  # type: ignore[misc]
