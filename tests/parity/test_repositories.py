@@ -55,6 +55,10 @@ def test_repository_gives_the_vectors_of_sentence_transformers(
     stderr = ok("export", entry.name, "--out", tmp_path / "bundle").stderr
     assert "was not run" not in stderr
     assert "has not been tried" not in stderr
+    heads = (
+        "the heads for sparse vectors (sparse_linear.pt) and a vector for each token (colbert_linear.pt) are left out"
+    )
+    assert (heads in stderr) == (entry.name == "bge-m3")
     assert ("onnx/model.onnx" in hub.fetched, "README.md" in hub.fetched) == (False, True)
     with Encoder(tmp_path / "bundle") as encoder:
         assert encoder.manifest.source.checkpoint == entry.checkpoint

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from whiten_export.sources.describe.auto_map import network_code, split_repository, tokenizer_code
+from whiten_export.sources.describe.hints import note_of_base, note_of_heads, refuse_file, refuse_folder, refuse_weights
 from whiten_export.sources.describe.hub import download, download_code, is_hub_id
 from whiten_export.sources.describe.published import MODULES_FILE, Published, read_published
-from whiten_export.sources.describe.refusals import refuse_file, refuse_folder, refuse_weights
 from whiten_export.sources.describe.settings import read_settings
 from whiten_export.sources.describe.weights import (
     ADAPTER_WEIGHTS,
@@ -193,7 +193,8 @@ def _open(model: str, name: str, path: Path, remote_code: bool = False, route: s
     if published.static:
         table = Checkpoint(model, name, "static", published.network, published.files)
         return replace(table, root=path, published=replace(published, files=()))
-    return replace(_open_network(model, name, published.network, remote_code), root=path, published=published)
+    network = _open_network(model, name, published.network, remote_code)
+    return replace(network, root=path, published=published, notes=network.notes + note_of_heads(path))
 
 
 def _open_network(model: str, name: str, path: Path, remote_code: bool) -> Checkpoint:
@@ -251,6 +252,10 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
         checkpoint = replace(
             checkpoint, notes=(f"the model '{base}' that adapter '{model}' belongs to is {beside}, beside it",)
         )
+    if checkpoint.own is not None and not any(
+        (folder / MODULES_FILE).is_file() for folder in (adapter, adapter.parent)
+    ):
+        checkpoint = replace(checkpoint, notes=(*checkpoint.notes, note_of_base(model, base, checkpoint.own)))
     origin = checkpoint.hub_id or checkpoint.name
     return replace(
         checkpoint,

@@ -14,7 +14,10 @@ from whiten_models.catalogue import Entry
 from whiten_runtime.errors import WhitenError, from_clone
 from whiten_runtime.hub.locating import bar_of_terminals, check_revision, hub_answers, hub_errors
 
-_DESCRIPTIONS = ("*.json", "*.txt", "*.model", "README.md")
+HEADS = {"sparse_linear.pt": "sparse vectors", "colbert_linear.pt": "a vector for each token"}
+"""Files of FlagEmbedding with heads beside the one for dense vectors, and what those give."""
+
+_DESCRIPTIONS = ("*.json", "*.txt", "*.model", "README.md", *HEADS)
 """README.md: its first lines name the licence."""
 
 _OTHER_FORMATS = ("onnx/*.json", "onnx/*.txt", "openvino/*")

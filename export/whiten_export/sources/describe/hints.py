@@ -1,8 +1,10 @@
-"""Say why a path holds no model that can be exported, and what to do about it."""
+"""Say why a path holds no model that can be exported, and what of a model is left out; and what to do about it."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from whiten_export.sources.describe.hub import HEADS
+from whiten_export.sources.describe.published import Published
 from whiten_runtime.errors import UsageError
 
 _DEEPEST = 3
@@ -46,6 +48,22 @@ def refuse_weights(model: str, path: Path, wanted: Sequence[str]) -> UsageError:
     if graphs := sorted(file.name for file in (*path.glob("*.onnx"), *path.glob("onnx/*.onnx"))):
         return UsageError(f"{message}it has {' and '.join(graphs[:_MOST])}: rename the one that you want to model.onnx")
     return UsageError(f"{message}wanted a directory written by save_pretrained, or by optimum-cli export onnx")
+
+
+def note_of_base(model: str, base: str, own: Published) -> str:
+    """Return what an export says of an adapter that does not say how it makes vectors, while its base does."""
+    left = f", but for {', '.join(map(str, own.modules))}" if own.modules else ""
+    return (
+        f"adapter '{model}' does not say how it makes vectors, and its base '{base}' is an embedding model: to make "
+        f"them as that does{left}, pass --layers -1 --pooling {own.pooling} --whitening none"
+        f"{' --normalize' if own.normalize else ''}"
+    )
+
+
+def note_of_heads(path: Path) -> tuple[str, ...]:
+    """Return what an export says of heads beside the one for dense vectors, such as bge-m3's; none is loaded."""
+    heads = [f"{what} ({name})" for name, what in HEADS.items() if (path / name).is_file()]
+    return (f"the heads for {' and '.join(heads)} are left out: the bundle gives dense vectors alone",) if heads else ()
 
 
 def _models_below(path: Path) -> list[str]:
