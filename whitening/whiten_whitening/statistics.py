@@ -25,7 +25,7 @@ from whiten_runtime.inference.loading import load_unwhitened
 from whiten_runtime.inference.options import EncodeOptions
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map, fit_sif
+from whiten_whitening.maps import ADVISED_RATIO, WhiteningMap, WhiteningSpec, fit_map, fit_sif
 from whiten_whitening.moments import Float64Array, Keys, Moments, Sample, row_keys, text_keys
 
 FORMAT = 1
@@ -181,6 +181,7 @@ def fit_statistics(
     path = locate_bundle(path)
     check_takes_texts(path, read_manifest(path))
     sentences = corpus.count()
+    warn_of_repeats(corpus, sentences, manifest.unwhitened_width, report)
     report.stage(f"fitting on {sentences:,} sentences")
     bundle, embedder = load_unwhitened(path, options, sha256)
     with embedder, report.bar("sentences", sentences) as advance:
@@ -189,6 +190,27 @@ def fit_statistics(
     if out is not None:
         save_statistics(out, statistics, Origin.of(bundle.manifest))
     return statistics
+
+
+def warn_of_repeats(corpus: Corpus, sentences: int, width: int, report: Reporter) -> int:
+    """Return how many of a corpus's sentences count: the different ones, where those are few; warn of them then.
+
+    Args:
+        corpus: sentences to fit on.
+        sentences: number of them.
+        width: number of coordinates of a vector before whitening.
+        report: receives the warning.
+    """
+    needed = min(sentences, ADVISED_RATIO * width)
+    texts, patterns = corpus.count_different(needed)
+    if 2 * patterns < needed:
+        different = f"only {texts:,} differ" if texts < needed else "many differ in nothing but numbers"
+        alike = f", {patterns:,} if numbers in them do not count" if patterns < texts else ""
+        report.warn(
+            f"of the {sentences:,} sentences {different}{alike}: a whitening of {width} dimensions wants "
+            f"{ADVISED_RATIO * width:,} that say different things"
+        )
+    return texts if texts < needed else sentences
 
 
 def check_takes_texts(path: str | Path, manifest: Manifest) -> None:

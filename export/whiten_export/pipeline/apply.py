@@ -20,6 +20,7 @@ from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import TUNED
 from whiten_whitening.development import Development, check_searched, read_development
 from whiten_whitening.maps import check_for_sif, check_sample_count
+from whiten_whitening.statistics import warn_of_repeats
 
 _FOR_FITTING = ("corpus", "column", "max_sentences", "shrinkage")
 """Choices that mean nothing where no whitening is fitted."""
@@ -111,10 +112,12 @@ def apply(recipe: Recipe, source: TokenModel, report: Reporter) -> tuple[Manifes
     fit = None
     if recipe.fits:
         corpus = recipe.corpus_for(manifest.unwhitened_width)
-        fit = Fit(recipe, corpus, corpus.count(), development, aligned_to)
+        sentences = corpus.count()
+        different = warn_of_repeats(corpus, sentences, manifest.unwhitened_width, report)
+        fit = Fit(recipe, corpus, sentences, development, aligned_to)
     _check_matryoshka(recipe, source, manifest, fit)
     if fit is not None and (spec := fit.recipe.spec) is not None:
-        check_sample_count(fit.sentences, manifest.unwhitened_width, spec)
+        check_sample_count(different, manifest.unwhitened_width, spec)
         if spec.beta and tuned:
             report.warn(
                 f"{source.checkpoint.name} was fine-tuned for sentence similarity; whitening its top layer is measured "

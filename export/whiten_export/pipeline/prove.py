@@ -2,7 +2,7 @@
 
 import dataclasses
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from whiten_export.proof.gate import (
 from whiten_export.proof.long_texts import long_texts, prove_long
 from whiten_export.proof.probe_texts import LONGEST_PROBE, TOKENIZER_TEXTS, probe_texts, token_batches
 from whiten_export.proof.reference import Head
+from whiten_export.sources.describe.tokenizers import count_unknown
 from whiten_export.writing.model_card import with_model_card
 from whiten_runtime.bundle.bundle import file_record, list_files
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
@@ -61,6 +62,9 @@ _LONGEST_TEXT = 1 << 16
 
 _TOKENIZER_SENTENCES = 512
 """Number of sentences of the corpus on which both tokenizers are compared, besides the probes."""
+
+_MOST_UNKNOWN = 0.5
+"""Share of unknown tokens above which an export warns; all-MiniLM-L6-v2 has none in English."""
 
 
 def versions() -> dict[str, str]:
@@ -122,7 +126,8 @@ def seal(
 def compare_tokenizers(manifest: Manifest, tools: Tools) -> None:
     """Compare the bundle's tokenizer with the checkpoint's own, on texts with and without prompts."""
     tokenizer, theirs, length = tools.tokenizer, tools.source.tokenizer, manifest.max_seq_length
-    sentences = islice(tools.corpus, _TOKENIZER_SENTENCES)
+    sentences = list(islice(tools.corpus, _TOKENIZER_SENTENCES))
+    _warn_of_unknown(sentences, tools)
     texts = [*probe_texts(min(length, _LONGEST_TEXT)), *TOKENIZER_TEXTS, *sentences]
     for prompt in dict.fromkeys(manifest.prompts.values()):
         texts += with_prompt(prompt, TOKENIZER_TEXTS) if prompt else []
@@ -130,6 +135,18 @@ def compare_tokenizers(manifest: Manifest, tools: Tools) -> None:
     own = theirs.own_ids(texts, length)
     compared = [index for index, ids in enumerate(own) if max(ids, default=0) < tools.source.vocab_size]
     check_tokens([ours[i] for i in compared], [own[i] for i in compared], [texts[i] for i in compared])
+
+
+def _warn_of_unknown(sentences: Sequence[str], tools: Tools) -> None:
+    """Warn if most tokens of sentences are unknown to the tokenizer, so that vectors say little of them."""
+    unknown, count = count_unknown(tools.source.tokenizer, tools.tokenizer.tokenize(sentences))
+    if unknown > _MOST_UNKNOWN * count:
+        of = " of the corpus" if tools.fit is not None else " of English"
+        tools.report.warn(
+            f"{unknown:,} of the {count:,} tokens of {len(sentences):,} sentences{of} are unknown to the model's "
+            "tokenizer, and have one vector: check that it is the right tokenizer, with the right casing; if the model "
+            "is for other texts than sentences, compare its vectors of those yourself"
+        )
 
 
 def expect(manifest: Manifest, tools: Tools) -> Expected:

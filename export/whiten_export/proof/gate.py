@@ -34,6 +34,9 @@ _PROMPTED = 6
 _MOST = 12
 """Number of prompts that are compared, the first ones; a prompt is text, and differs from others in nothing else."""
 
+_SAME = 1e-6
+"""Largest difference of two vectors' coordinates, as a share of the largest one, at which they count as one."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -146,6 +149,7 @@ def compute_expected(
         return np.concatenate([known[_row(ids, left_out)] for ids in rows])
 
     unwhitened = vectors(probes.ids)
+    _check_different(unwhitened, definition.reference.name)
     return Expected(
         reference=definition.reference.name,
         probes=Probes(probes.texts, unwhitened, unwhitened),
@@ -154,6 +158,16 @@ def compute_expected(
         requests=prompted,
         unwhitened=[vectors(request.ids, request.left_out) for request in prompted],
     )
+
+
+def _check_different(vectors: Float64Array, name: str) -> None:
+    """Check that a reference tells texts apart; a table of words that knows none of them gives zeros."""
+    largest = np.abs(vectors).max()
+    if largest and np.abs(vectors - vectors[0]).max() <= _SAME * largest:
+        raise ParityError(
+            f"{name} gives one vector for all {len(vectors)} probe texts, though they are different: the weights or "
+            "the tokenizer are not the model's; no bundle was written"
+        )
 
 
 def _row(ids: Sequence[int], left_out: int = 0) -> Row:

@@ -82,6 +82,8 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
     facts = [("source", _code(source.checkpoint or source.model) + revision)]
     if source.merged_into is not None:
         facts.append(("adapter of", _code(source.merged_into)))
+    if source.remote_code:
+        facts.append(("own code", f"run: {', '.join(map(_code, source.remote_code))}"))
     if source.ignored_code:
         facts.append(("own code", f"not run: {', '.join(map(_code, source.ignored_code))}"))
     if text:

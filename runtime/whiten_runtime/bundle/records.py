@@ -49,6 +49,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ignored_code: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Files of the checkpoint's own Python code that did not run: transformers' classes are in its place. Absent where
     there are none."""
+    remote_code: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Files of the checkpoint's own Python code that ran; those of another repository as ORG/NAME@COMMIT/FILE. Absent
+    where there are none."""
 
 
 class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

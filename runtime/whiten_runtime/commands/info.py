@@ -42,6 +42,8 @@ def describe(manifest: Manifest) -> str:
     ]
     if source.merged_into is not None:
         rows.append(("adapter of", source.merged_into))
+    if source.remote_code:
+        rows.append(("own code", f"run: {', '.join(source.remote_code)}"))
     if source.ignored_code:
         rows.append(("own code", f"not run: {', '.join(source.ignored_code)}"))
     if manifest.input == "vectors":

@@ -273,9 +273,17 @@ def _typed_errors(what: str) -> Iterator[None]:
 
 def _added_tokens(backend: Backend) -> tuple[int, int]:
     """Return the number of special tokens that the tokenizer puts before a text, and of those after it."""
-    mask = backend.encode("a").special_tokens_mask
+    mask = backend.encode(_known_text(backend)).special_tokens_mask
     before = next((count for count, special in enumerate(mask) if not special), 0)
     return before, next((count for count, special in enumerate(reversed(mask)) if not special), 0)
+
+
+def _known_text(backend: Backend) -> str:
+    """Return a text that gives a token: "a", but for tokenizers that drop it, as those of molecules may."""
+    special = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
+    ids = sorted(number for number in backend.get_vocab().values() if number not in special)
+    texts = chain(("a",), (backend.decode([number]) for number in ids))
+    return next((text for text in texts if backend.encode(text, add_special_tokens=False).ids), "a")
 
 
 def _word_cache(backend: Backend, prefix: int, suffix: int) -> WordCache | None:

@@ -31,6 +31,7 @@ def source_record(
     num_hidden_layers: int,
     hidden_size: int,
     ignored_code: tuple[str, ...] = (),
+    remote_code: tuple[str, ...] = (),
 ) -> Source:
     """Describe a checkpoint for the manifest."""
     return Source(
@@ -45,6 +46,7 @@ def source_record(
         sentence_similarity=checkpoint.sentence_similarity,
         license=stated_license(checkpoint),
         ignored_code=ignored_code or UNSET,
+        remote_code=remote_code or UNSET,
     )
 
 

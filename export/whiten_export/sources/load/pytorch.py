@@ -21,7 +21,7 @@ from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import Dense, Float64Array, Reference
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.families import batch_limit, family_of, usable_positions
-from whiten_export.sources.describe.own_code import ignored_code
+from whiten_export.sources.describe.own_code import code_that_ran, ignored_code
 from whiten_export.sources.describe.record import recommended_layers, source_record
 from whiten_export.sources.load.network import (
     empty_positions,
@@ -59,7 +59,12 @@ class PyTorchModel(TokenModel):
             self.tokenizer = describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code))
         runs = ("AutoConfig", "AutoTokenizer", network_class(checkpoint, self._config)) if trust_remote_code else ()
         self.record = source_record(
-            checkpoint, self._config.model_type, count, self._config.hidden_size, ignored_code(checkpoint, runs)
+            checkpoint,
+            self._config.model_type,
+            count,
+            self._config.hidden_size,
+            ignored_code(checkpoint, runs),
+            code_that_ran(checkpoint, runs),
         )
         self.layers = tuple(range(count + 1))
         self.default_layers = recommended_layers(checkpoint, count)
