@@ -36,7 +36,10 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     weights_sha256: str
+    network_sha256: str | None = None
+    """Of the network's config and code; None where the weights are all, and of bundles before 0.5."""
     tokenizer_sha256: str
+    """Of what the tokenizer does; of the bytes of its file for bundles before 0.5."""
     input: Input
     layers: tuple[int, ...]
     pooling: Pooling | None
@@ -53,10 +56,12 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, manifest: Manifest) -> "Origin":
         """Return the origin of the vectors before whitening that a bundle computes."""
         source = manifest.source
+        tokenizer = manifest.files.get(TOKENIZER_FILE)
         return cls(
             model=source.model,
             weights_sha256=source.weights_sha256,
-            tokenizer_sha256=tokenizer.sha256 if (tokenizer := manifest.files.get(TOKENIZER_FILE)) else "",
+            network_sha256=source.network_sha256 or None,
+            tokenizer_sha256=manifest.tokenizer_sha256 or (tokenizer.sha256 if tokenizer else ""),
             input=manifest.input,
             layers=manifest.layers,
             pooling=manifest.pooling,
@@ -144,7 +149,7 @@ def load_statistics(path: Path) -> tuple[Statistics, Origin]:
 
 
 def _shown(value: object) -> str:
-    return f"'{value[:12]}'" if isinstance(value, str) else str(value)
+    return "none" if value is None else f"'{value[:12]}'" if isinstance(value, str) else str(value)
 
 
 Window = tuple[Keys, NDArray[np.float32]]

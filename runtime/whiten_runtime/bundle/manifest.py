@@ -84,6 +84,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dimension: int
     max_seq_length: int
     """Maximum number of tokens, special tokens included; longer texts are truncated. 0 for vectors."""
+    tokenizer_sha256: str | msgspec.UnsetType = msgspec.UNSET
+    """SHA-256 of what `tokenizer.json` means (`tokenizer_sha256`). Absent for vectors, and in bundles before 0.5."""
     pad_token_id: int
     memory: TextMemory | msgspec.UnsetType = msgspec.UNSET
     """Memory of a text on a CPU; absent if no text has more than 512 tokens, and in bundles of 0.4."""

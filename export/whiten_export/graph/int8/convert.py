@@ -115,6 +115,9 @@ def _extreme_ids(model: ir.Model) -> list[int]:
     return []
 
 
+_DECIMALS = 6
+"""Decimals of the cosines that are recorded: further ones differ between processors and numbers of threads."""
+
 _WORSE, _LEAST = 0.002, 0.985
 """Largest difference, of the worst cosine on far texts, from that with a scale for each token everywhere and weights
 rounded to the nearest, and the worst cosine itself, below which constant scales are given up: the gate wants 0.98."""
@@ -144,7 +147,7 @@ def convert_to_int8(
         report.stage("constant scales lose much on unusual texts; trying one for each token")
         tokens = calibration.without_constants(ir.load(path))
         token_model, token_agreement = converted(tokens)
-        if token_agreement.min_cosine > agreement.min_cosine:
+        if round(token_agreement.min_cosine - agreement.min_cosine, _DECIMALS) > 0:
             calibration, model, agreement = tokens, token_model, token_agreement
     return model, _record(model, calibration, agreement, plain)
 
@@ -165,8 +168,8 @@ def _record(model: ir.Model, calibration: Calibration, agreement: Agreement, pla
     return QuantizationRecord(
         constant_scales=len(calibration.constants),
         token_scales=len(calibration.chosen) - len(calibration.constants),
-        far_min_cosine=agreement.min_cosine,
-        far_mean_cosine=agreement.mean_cosine,
-        token_min_cosine=plain.min_cosine,
+        far_min_cosine=round(agreement.min_cosine, _DECIMALS),
+        far_mean_cosine=round(agreement.mean_cosine, _DECIMALS),
+        token_min_cosine=round(plain.min_cosine, _DECIMALS),
         largest_pair=max(map(largest_pair, weights), default=0),
     )

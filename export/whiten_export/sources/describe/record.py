@@ -3,7 +3,7 @@
 import re
 from contextlib import suppress
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_runtime.bundle.records import Source
@@ -31,7 +31,11 @@ def source_record(
     num_hidden_layers: int,
     hidden_size: int,
     ignored_code: tuple[str, ...] = (),
+<<<<<<< HEAD
     remote_code: tuple[str, ...] = (),
+=======
+    network_sha256: str | UnsetType = UNSET,
+>>>>>>> part-b
 ) -> Source:
     """Describe a checkpoint for the manifest."""
     return Source(
@@ -39,6 +43,7 @@ def source_record(
         checkpoint=checkpoint.hub_id,
         revision=checkpoint.revision,
         weights_sha256=checkpoint.weights_sha256,
+        network_sha256=network_sha256,
         merged_into=checkpoint.merged_into,
         model_type=model_type,
         num_hidden_layers=num_hidden_layers,

@@ -23,6 +23,7 @@ from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.families import batch_limit, family_of, usable_positions
 from whiten_export.sources.describe.own_code import code_that_ran, ignored_code
 from whiten_export.sources.describe.record import recommended_layers, source_record
+from whiten_export.sources.load.identity import network_sha256
 from whiten_export.sources.load.network import (
     empty_positions,
     fix_frequencies,
@@ -57,6 +58,7 @@ class PyTorchModel(TokenModel):
         count: int = self._config.num_hidden_layers
         with quiet():  # conversions of older tokenizers warn
             self.tokenizer = describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code))
+<<<<<<< HEAD
         runs = ("AutoConfig", "AutoTokenizer", network_class(checkpoint, self._config)) if trust_remote_code else ()
         self.record = source_record(
             checkpoint,
@@ -66,15 +68,27 @@ class PyTorchModel(TokenModel):
             ignored_code(checkpoint, runs),
             code_that_ran(checkpoint, runs),
         )
+=======
+        own = ("AutoConfig", network_class(checkpoint, self._config)) if trust_remote_code else ()
+        runs = (*own, "AutoTokenizer") if trust_remote_code else ()
+>>>>>>> part-b
         self.layers = tuple(range(count + 1))
         self.default_layers = recommended_layers(checkpoint, count)
         limited = usable_positions(self._config, 0) is not None
         before = empty_positions(self._config, trust_remote_code) if limited else 0
         self.positions = usable_positions(self._config, before)
+        self.supported = family_of(self._config.model_type).supported
+        self.record = source_record(
+            checkpoint,
+            self._config.model_type,
+            count,
+            self._config.hidden_size,
+            ignored_code(checkpoint, runs),
+            network_sha256(checkpoint, own, before if self.supported else None),
+        )
         self.batch_limit = batch_limit(self._config)
         self.vocab_size: int = self.tokenizer.surplus_from or self._config.vocab_size
         self.client_config: Mapping[str, Any] = _client_config(self._config)
-        self.supported = family_of(self._config.model_type).supported
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Trace the network. Nodes that the layers do not need, such as the blocks above them, are not in the graph."""
