@@ -184,7 +184,8 @@ def fit_statistics(
     """
     report = reporter or Reporter()
     path = locate_bundle(path)
-    check_takes_texts(path, read_manifest(path))
+    manifest = read_manifest(path)
+    check_takes_texts(path, manifest)
     sentences = corpus.count()
     warn_of_repeats(corpus, sentences, manifest.unwhitened_width, report)
     report.stage(f"fitting on {sentences:,} sentences")

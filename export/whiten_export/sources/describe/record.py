@@ -31,11 +31,8 @@ def source_record(
     num_hidden_layers: int,
     hidden_size: int,
     ignored_code: tuple[str, ...] = (),
-<<<<<<< HEAD
     remote_code: tuple[str, ...] = (),
-=======
     network_sha256: str | UnsetType = UNSET,
->>>>>>> part-b
 ) -> Source:
     """Describe a checkpoint for the manifest."""
     return Source(

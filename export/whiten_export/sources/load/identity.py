@@ -74,11 +74,13 @@ def _files(checkpoint: Checkpoint, references: Collection[str]) -> Iterator[Path
         repository, _, place = reference.rpartition("--")
         file = f"{place.rpartition('.')[0]}.py"
         with suppress(OSError):
-            path = checkpoint.directory / file if not repository else _of_repository(repository, file)
+            path = checkpoint.directory / file if not repository else _of_repository(checkpoint, repository, file)
             yield from (path, *map(Path, dynamic_module_utils.get_relative_import_files(path)))
 
 
-def _of_repository(repository: str, file: str) -> Path:
+def _of_repository(checkpoint: Checkpoint, repository: str, file: str) -> Path:
     """Return the copy of a file of another repository that transformers imports."""
-    copied = dynamic_module_utils.get_cached_module_file(repository, file, local_files_only=True)
+    copied = dynamic_module_utils.get_cached_module_file(
+        repository, file, revision=checkpoint.code.get(repository), local_files_only=True
+    )
     return Path(dynamic_module_utils.HF_MODULES_CACHE, copied)

@@ -58,20 +58,8 @@ class PyTorchModel(TokenModel):
         count: int = self._config.num_hidden_layers
         with quiet():  # conversions of older tokenizers warn
             self.tokenizer = describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code))
-<<<<<<< HEAD
-        runs = ("AutoConfig", "AutoTokenizer", network_class(checkpoint, self._config)) if trust_remote_code else ()
-        self.record = source_record(
-            checkpoint,
-            self._config.model_type,
-            count,
-            self._config.hidden_size,
-            ignored_code(checkpoint, runs),
-            code_that_ran(checkpoint, runs),
-        )
-=======
         own = ("AutoConfig", network_class(checkpoint, self._config)) if trust_remote_code else ()
         runs = (*own, "AutoTokenizer") if trust_remote_code else ()
->>>>>>> part-b
         self.layers = tuple(range(count + 1))
         self.default_layers = recommended_layers(checkpoint, count)
         limited = usable_positions(self._config, 0) is not None
@@ -84,6 +72,7 @@ class PyTorchModel(TokenModel):
             count,
             self._config.hidden_size,
             ignored_code(checkpoint, runs),
+            code_that_ran(checkpoint, runs),
             network_sha256(checkpoint, own, before if self.supported else None),
         )
         self.batch_limit = batch_limit(self._config)
