@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.files.texts import import_parquet
+from whiten_runtime.files.parquet import import_parquet
 from whiten_runtime.ort.process import unwind_on_sigterm
 from whiten_runtime.ort.providers import silence_log
 from whiten_scale.fitting import RangeFitter, ranges_of
