@@ -87,11 +87,12 @@ class Vectors:
     def bounded(self, table: Any) -> Any:
         """Return a table of `read_pieces` with no more of its texts than is read, so that long ones take no memory."""
         pyarrow, _ = import_parquet()
-        texts, most, field = table.column(0).to_pylist(), self._embedder.max_characters, table.schema.field(0)
-        if max(map(len, texts), default=0) <= most:
+        most = self._embedder.max_characters
+        if table.column(0).nbytes <= most:  # of texts that are short together: no need to look at each
             return table
-        read = self._embedder.part_read(most)
-        return table.set_column(0, field, pyarrow.array([text[read] for text in texts], field.type))
+        read, field = self._embedder.part_read(most), table.schema.field(0)
+        texts = [text[read] for text in table.column(0).to_pylist()]
+        return table.set_column(0, field, pyarrow.array(texts, field.type))
 
     def of(self, texts: Sequence[str]) -> NDArray[Any]:
         """Return what is stored of texts, [n, width]."""

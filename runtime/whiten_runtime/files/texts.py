@@ -83,7 +83,7 @@ def read_rows(path: str | Path, column: str | None = None, kind: str | None = No
                 f"lines of {_STDIN_NAME} are texts and have no column '{column}'; say with --kind what else they are, "
                 "such as jsonl"
             )
-        yield from _read(sys.stdin.buffer, _STDIN_NAME, column, kind or "txt")
+        yield from _read(sys.stdin.buffer, _STDIN_NAME, column, "txt" if kind is None else kind)
         return
     file = Path(path)
     if kind is None and kind_of(file.name) is None:
@@ -92,7 +92,7 @@ def read_rows(path: str | Path, column: str | None = None, kind: str | None = No
         raise UsageError(f"'{file}' is a directory; name a file")
     try:
         with file.open("rb") as raw:
-            yield from _read(raw, str(file), column, kind or file.name)
+            yield from _read(raw, str(file), column, file.name if kind is None else kind)
     except FileNotFoundError:
         raise UsageError(f"'{file}' does not exist; check the path") from None
     except OSError as error:
