@@ -21,10 +21,9 @@ class BundleTextEmbedding(CustomTextEmbedding):  # type: ignore[misc]
     POSTPROCESSING_MAPPING: dict[str, PostprocessingConfig] = {}  # noqa: RUF012
     bundles: dict[str, tuple[Path, str]] = {}  # noqa: RUF012 (directory and space by the name in small letters)
 
-    @classmethod
-    def download_model(cls, model: DenseModelDescription, *arguments: Any, **options: Any) -> Path:
-        """Return the directory of a registered bundle, or the one that the caller names."""
-        return Path(options.get("specific_model_path") or cls.bundles[model.model.lower()][0])
+    def __init__(self, model_name: str, specific_model_path: str | None = None, **options: Any) -> None:
+        path = specific_model_path or str(self.bundles[model_name.lower()][0])
+        super().__init__(model_name, specific_model_path=path, **options)  # of fastembed's worker processes, too
 
 
 TextEmbedding.EMBEDDINGS_REGISTRY.append(BundleTextEmbedding)
