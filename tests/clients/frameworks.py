@@ -167,7 +167,9 @@ def langchain(bundle: str, texts: list[str], out: str) -> dict[str, Any]:
 def llama_index(bundle: str, texts: list[str], out: str) -> dict[str, Any]:
     from llama_index.core import Document, StorageContext, VectorStoreIndex, load_index_from_storage
     from llama_index.core.llms import MockLLM
+    from llama_index.core.storage.kvstore import SimpleKVStore
 
+    from whiten import UsageError
     from whiten.integrations.llama_index import BundleEmbedding
 
     model = BundleEmbedding(bundle)
@@ -179,6 +181,14 @@ def llama_index(bundle: str, texts: list[str], out: str) -> dict[str, Any]:
     assert index.as_retriever(similarity_top_k=1).retrieve("How do herons fish?")[0].text == texts[0]
     answer = index.as_query_engine(llm=MockLLM(), similarity_top_k=1).query("Interest rates")
     assert texts[1] in str(answer)
+    for other in (BundleEmbedding.from_dict(stored | {"space": None}), model.model_copy(deep=True)):
+        assert other.to_dict() == stored
+    try:
+        BundleEmbedding(bundle, embeddings_cache=SimpleKVStore())
+    except UsageError as error:
+        assert "different prompts" in str(error)
+    else:
+        raise AssertionError("a cache that gives queries vectors of documents was not refused")
     index.storage_context.persist(str(Path(out).with_suffix("")))
     storage = StorageContext.from_defaults(persist_dir=str(Path(out).with_suffix("")))
     reopened = load_index_from_storage(storage, embed_model=again)

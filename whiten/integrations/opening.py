@@ -117,7 +117,7 @@ def stored_name(path: Path) -> str:
     """Return the name of a bundle for other processes: hf://ORG/NAME@COMMIT of one in the hub's cache, or its path."""
     repository, folder = path.parent.parent.name, path.parent.name
     if folder == "snapshots" and repository.startswith("models--"):
-        return f"{SCHEME}{'/'.join(repository.split('--')[1:])}@{path.name}"
+        return f"{SCHEME}{repository.removeprefix('models--').replace('--', '/', 1)}@{path.name}"
     return str(path)
 
 
