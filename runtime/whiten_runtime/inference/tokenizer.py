@@ -162,7 +162,10 @@ def _one_by_one(backend: Backend, chunks: Sequence[str]) -> dict[str, Row]:
 
 
 _TEXTS_AT_ONCE = 512
-"""Texts that the backend gets at once: its encodings take many times the memory of their ids."""
+"""Texts that the backend gets at once, at most: its encodings take many times the memory of their ids."""
+
+_CHARACTERS_AT_ONCE = 1 << 20
+"""Characters of texts that the backend gets at once, unless one text has more: each may be a token of 110 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,15 +218,17 @@ class Tokenizer:
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, special tokens included, not truncated."""
-        ids: list[list[int]] = []
-        with _typed_errors("the bundle's tokenizer fails"):
-            for start in range(0, len(texts), _TEXTS_AT_ONCE):
-                part = [encodable(text) for text in texts[start : start + _TEXTS_AT_ONCE]]
+        return list(self.rows(texts))
+
+    def rows(self, texts: Sequence[str]) -> Iterator[list[int]]:
+        """Yield what `tokenize` returns, a part at a time."""
+        for part in _parts(texts):
+            with _typed_errors("the bundle's tokenizer fails"):
                 if self._words is not None:
-                    ids.extend(self._words.tokenize(part))
+                    rows = self._words.tokenize(part)
                 else:
-                    ids.extend(encoding.ids for encoding in self._backend.encode_batch_fast(part))
-        return ids
+                    rows = [encoding.ids for encoding in self._backend.encode_batch_fast(part)]
+            yield from rows
 
     def tokens(self, text: str, special: bool = True) -> list[Token]:
         """Return the tokens of a text, not truncated."""
@@ -258,6 +263,19 @@ class Tokenizer:
     def prompt_tokens(self, prompt: str) -> int:
         """Return the number of tokens that a prompt alone takes, truncated and without special tokens after it."""
         return len(self.cut(self.tokenize([prompt])[0])) - self._suffix if prompt else 0
+
+
+def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Yield texts in lists of which the backend gets one at a time."""
+    part, size = list[str](), 0
+    for text in texts:
+        if part and (len(part) == _TEXTS_AT_ONCE or size + len(text) > _CHARACTERS_AT_ONCE):
+            yield part
+            part, size = [], 0
+        part.append(encodable(text))
+        size += len(text)
+    if part:
+        yield part
 
 
 @contextmanager
