@@ -136,11 +136,18 @@ class GraphFile:
         """Return whether the files are the same as when this object was created."""
         return self._identity() == self._original
 
-    def create_session(self, threads: int | None, options: SessionOptions | None = None) -> Any:
-        """Create a session of the graph."""
+    def create_session(
+        self,
+        threads: int | None,
+        options: SessionOptions | None = None,
+        edit: Callable[[bytes], bytes] | None = None,
+    ) -> Any:
+        """Create a session of the graph, or of what `edit` makes of the content of its file."""
         if not self.unchanged:
             raise IntegrityError(f"{self.path}: replaced since it was opened; open it again, or restart the service")
-        return create_session(self.path, options or self._options, threads)
+        if edit is None:
+            return create_session(self.path, options or self._options, threads)
+        return create_session(edit(self.path.read_bytes()), options or self._options, threads, self.path.parent)
 
     def output_widths(self, session: Any) -> dict[str, int]:
         """Return the number of coordinates of each output that holds vectors."""

@@ -157,8 +157,13 @@ class SessionOptions:
         return [provider_name(provider) for provider in self.providers] == [CPU_PROVIDER]
 
 
-def create_session(graph: Path | bytes, options: SessionOptions, threads: int | None = None) -> Any:
-    """Create an `onnxruntime.InferenceSession` of a graph, by path or content, on exactly the providers asked for."""
+def create_session(
+    graph: Path | bytes, options: SessionOptions, threads: int | None = None, weights: Path | None = None
+) -> Any:
+    """Create an `onnxruntime.InferenceSession` of a graph, by path or content, on exactly the providers asked for.
+
+    `weights` is the folder of the external data of a graph that comes as its content.
+    """
     ort = import_onnxruntime()
     check_available(options.providers, ort.get_available_providers(), installed_packages)
     preload_libraries(ort, options.providers)
@@ -175,6 +180,8 @@ def create_session(graph: Path | bytes, options: SessionOptions, threads: int | 
         settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, and slower
     for key, setting in (RECORD, _ONNX_ALONE):
         settings.add_session_config_entry(key, setting)
+    if weights is not None:
+        settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
     try:
         session = ort.InferenceSession(
             graph if isinstance(graph, bytes) else str(graph),
