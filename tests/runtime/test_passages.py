@@ -86,6 +86,8 @@ def test_token_is_of_the_passage_with_its_last_character(tiny: Encoder) -> None:
     blank = tiny.encode_passages(TEXT, [(28, 29)])
     assert np.isfinite(blank).all()
     assert blank.any()
+    np.testing.assert_array_equal(tiny.encode_passages(TEXT, [(7, 7)]), blank)
+    assert worst(tiny.encode_passages("", [(0, 0)]), tiny.encode([""])) < ROUNDING
 
 
 def test_prompts_are_of_every_passage_or_of_none(tiny_bundle: Path, tiny: Encoder, tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ def test_pickled_and_closed(tiny_bundle: Path, tiny: Encoder) -> None:
 @pytest.mark.parametrize(
     ("text", "spans", "kind", "message"),
     [
-        (TEXT, [(0, 5), (5, 5)], UsageError, r"spans\[1\] is tuple \(5, 5\); wanted \(start, end\)"),
+        (TEXT, [(0, 5), (5, 4)], UsageError, r"spans\[1\] is tuple \(5, 4\); wanted \(start, end\)"),
         (TEXT, [(-3, 5)], UsageError, r"spans\[0\] is tuple \(-3, 5\)"),
         (TEXT, [(0, 66)], UsageError, "in a text of 65 characters"),
         (TEXT, [(0, 1, 2)], UsageError, "wanted .start, end."),
@@ -165,7 +167,7 @@ def test_pickled_and_closed(tiny_bundle: Path, tiny: Encoder) -> None:
         (TEXT, [(0.0, 5.0)], UsageError, "wanted .start, end."),
         (TEXT, ["ab"], UsageError, "wanted .start, end."),
         (TEXT, 5, UsageError, "spans is int 5; wanted a list"),
-        ("", [(0, 0)], UsageError, "in a text of 0 characters"),
+        ("", [(0, 1)], UsageError, "in a text of 0 characters"),
         ([TEXT], SPANS, TextError, "text is list .*; wanted one str"),
         ("heron " * 400, [(0, 5)], TooLongError, "tokens, but the bundle takes .*; cut it between passages"),
         (" " * 1_000_000, [(0, 5)], TooLongError, "has 1000000 characters, but at most"),

@@ -79,8 +79,8 @@ def checked_spans(text: str, spans: Iterable[Sequence[int]]) -> Passages:
         try:
             start, end = map(operator.index, span)
         except (TypeError, ValueError):
-            start, end = 0, 0
-        if not 0 <= start < end <= len(text):
+            start, end = -1, -1
+        if not 0 <= start <= end <= len(text):
             raise UsageError(
                 f"spans[{index}] is {described(span)}; wanted (start, end), the first character of a passage and the "
                 f"one after its last, in a text of {len(text)} characters"

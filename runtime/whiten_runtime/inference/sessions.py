@@ -147,7 +147,8 @@ class GraphFile:
             raise IntegrityError(f"{self.path}: replaced since it was opened; open it again, or restart the service")
         if edit is None:
             return create_session(self.path, options or self._options, threads)
-        return create_session(edit(self.path.read_bytes()), options or self._options, threads, self.path.parent)
+        folder = self.path.parent if len(self._files()) > 1 else None
+        return create_session(edit(self.path.read_bytes()), options or self._options, threads, folder)
 
     def output_widths(self, session: Any) -> dict[str, int]:
         """Return the number of coordinates of each output that holds vectors."""

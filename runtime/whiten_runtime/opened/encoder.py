@@ -317,7 +317,7 @@ class Encoder(OpenedBundle):
         Args:
             text: one text, of at most `max_seq_length` tokens with its prompt.
             spans: (start, end) of each passage in characters of the text, as `text[start:end]`; an array [n, 2], too.
-                They may overlap, and need not cover the text.
+                They may overlap or be empty, and need not cover the text.
             prompt_name: name of a prompt, which is put before the text. This and all that follow are as in `encode`.
             prompt: the prompt itself.
             normalize_embeddings: divide each vector by its L2 norm.
@@ -332,7 +332,7 @@ class Encoder(OpenedBundle):
             BundleError: a vector is not finite.
             TextError: `text` is not a str.
             TooLongError: the text has more tokens than the bundle takes; none is cut.
-            UsageError: the bundle pools otherwise than by the mean of tokens; a span is not within the text or empty;
+            UsageError: the bundle pools otherwise than by the mean of tokens; a span is not within the text;
                 or another argument cannot be used as given.
         """
         settings = encode_options(
