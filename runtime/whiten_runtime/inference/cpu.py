@@ -63,7 +63,7 @@ class CpuEngine(Engine):
         threads, tuning = options.threads or default_threads(), options.tuning
         several = options.on_cpu and graph.bytes < tuning.largest_held_twice
         schedule = Schedule.of_lookup() if lookup else Schedule.on_cpu(threads, threads if several else 1)
-        self._graph = graph
+        self.graph = graph
         self._on_cpu = options.on_cpu
         self._little_work = tuning.little_work
         self._wide = ForkSafeSession(lambda: graph.create_session(1 if lookup else None))
@@ -108,7 +108,7 @@ class CpuEngine(Engine):
     def _session_side_by_side(self) -> ForkSafeSession:
         """Return the narrow session; free the wide one if no batch has used it yet."""
         wide = self._wide
-        if self._narrow is not wide and wide.alive and not self._wide_was_used and self._graph.unchanged:
+        if self._narrow is not wide and wide.alive and not self._wide_was_used and self.graph.unchanged:
             wide.release()
         return self._usable(self._narrow, wide)
 
@@ -135,8 +135,8 @@ class CpuEngine(Engine):
 
     def _little(self, tokens: int) -> bool:
         """Return whether a batch of so many tokens is faster with one thread."""
-        return self._graph.bytes * max(tokens, _USUAL_TOKENS) < self._little_work
+        return self.graph.bytes * max(tokens, _USUAL_TOKENS) < self._little_work
 
     def _usable(self, wanted: ForkSafeSession, other: ForkSafeSession) -> ForkSafeSession:
         """Return `wanted`, or `other` if `wanted` would have to be created from a file that was replaced."""
-        return other if other.alive and not wanted.alive and not self._graph.unchanged else wanted
+        return other if other.alive and not wanted.alive and not self.graph.unchanged else wanted

@@ -49,7 +49,7 @@ class Engine:
 
     def __init__(self, graph: GraphFile, session: Any, schedule: Schedule, pad_token_id: int) -> None:
         self.schedule = schedule
-        self._path, self._pad_token_id = graph.path, pad_token_id
+        self.graph, self._pad_token_id = graph, pad_token_id
         self._widths = graph.output_widths(session)
         self.providers: list[str] = session.get_providers()
         self.placement = placement_of(session)
@@ -66,7 +66,7 @@ class Engine:
         """
         if missing := [output for output in outputs if not self.gives(output)]:
             raise BundleError(
-                f"{self._path}: has no output {missing[0]}, float32 [batch_size, k]; export the model again"
+                f"{self.graph.path}: has no output {missing[0]}, float32 [batch_size, k]; export the model again"
             )
         return sum(self._widths[output] for output in outputs)
 

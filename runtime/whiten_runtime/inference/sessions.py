@@ -150,11 +150,22 @@ class GraphFile:
         """Return whether the files are the same as when they were checked."""
         return changed_file(self._files) is None
 
-    def create_session(self, threads: int | None = None, options: SessionOptions | None = None) -> Any:
-        """Create a session of the graph. onnxruntime opens its files by their paths: they are compared after it too."""
+    def create_session(
+        self,
+        threads: int | None = None,
+        options: SessionOptions | None = None,
+        edit: Callable[[bytes], bytes] | None = None,
+    ) -> Any:
+        """Create a session of the graph, or of what `edit` makes of the content of its file.
+
+        onnxruntime opens the files by their paths: they are compared after it too.
+        """
         self._check_unchanged()
         try:
-            return create_session(self.path, options or self._options, threads)
+            if edit is None:
+                return create_session(self.path, options or self._options, threads)
+            folder = self.path.parent if len(self._files) > 1 else None
+            return create_session(edit(self.path.read_bytes()), options or self._options, threads, folder)
         finally:
             self._check_unchanged()
 

