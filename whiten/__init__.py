@@ -21,7 +21,7 @@ _MODULES = {
         "ParityRecord QuantizationRecord Source WhiteningRecord"
     ),
     "whiten_runtime.errors": (
-        "BundleError DataError IntegrityError MissingPackageError NoVectorError ParityError "
+        "BundleError ClosedError DataError IntegrityError MissingPackageError NoVectorError ParityError "
         "ProviderError TextError TooLongError UnsafeModelError UsageError WhitenError"
     ),
     "whiten_runtime.files.corpus": "Corpus",
@@ -30,9 +30,10 @@ _MODULES = {
     "whiten_runtime.opened.encoder": "Encoder",
     "whiten_runtime.opened.vector_whitener": "VectorWhitener",
     "whiten_runtime.reporter": "Reporter",
-    "whiten_serving.async_encoder": "AsyncEncoder",
-    "whiten_serving.batcher": "Batcher",
-    "whiten_serving.requests": "BatcherCounters BatcherStats DeadlineExceededError OverloadedError",
+    "whiten_serving.batcher": "AsyncEncoder Batcher",
+    "whiten_serving.requests": (
+        "BatcherCounters BatcherStats DeadlineExceededError OverloadedError TooManyTokensError"
+    ),
     "whiten_whitening.codes.coder": "Coder",
     "whiten_whitening.codes.io": "Codes",
     "whiten_whitening.drift": "Drift DriftMonitor",

@@ -14,10 +14,10 @@ from support.cli import python
 
 PUBLIC = """
 Agreement AlignmentRecord AsyncEncoder Batcher BatcherCounters BatcherStats BundleError CandidateRecord ChoiceRecord
-Coder Codes Corpus CorpusRecord DataError DeadlineExceededError Drift DriftMonitor EncodeArguments Encoder Export
+ClosedError Coder Codes Corpus CorpusRecord DataError DeadlineExceededError Drift DriftMonitor EncodeArguments Encoder Export
 FileRecord IntegrityError IsotropyRecord Manifest MissingPackageError Nearest NoVectorError OverloadedError
 ParityError ParityRecord ProviderError QuantizationRecord QueuedArguments Recipe Reporter
-Source TextError TooLongError UnsafeModelError UsageError VectorWhitener WhitenError Whitening WhiteningRecord
+Source TextError TooLongError TooManyTokensError UnsafeModelError UsageError VectorWhitener WhitenError Whitening WhiteningRecord
 WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle
 """
 
