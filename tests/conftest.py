@@ -123,7 +123,8 @@ def fresh_bundle(
     from whiten_export.pipeline.export_model import export_bundle
     from whiten_export.pipeline.recipe import Recipe
 
-    recipe = Recipe(str(checkpoint("bert")), layers=(1, -1), whitening="pca", corpus=(str(corpus_file),))
+    corpus = (str(corpus_file),)
+    recipe = Recipe(str(checkpoint("bert")), layers=(1, -1), whitening="pca", corpus=corpus, max_sentences="all")
     return once(tmp_path_factory, "tiny", lambda path: export_bundle(recipe, path))
 
 

@@ -42,7 +42,7 @@ def test_a_bundle_of_layer_1_and_the_last_is_the_default(
     assert summary["bytes"] == sum(record["bytes"] for record in manifest["files"].values())
     assert manifest["layers"] == [1, 4]
     assert manifest["parity"]["min_cosine"] >= 0.999999
-    assert manifest["whitening"]["n_samples"] == 400
+    assert manifest["whitening"]["n_samples"] == 12 * 32
     assert "wrote bundles/tiny-bert-l1-l4-8d-norm" in result.stderr
     assert "rough whitening" not in result.stderr
     assert [path.name for path in folder.iterdir()] == ["bundles"]
@@ -54,7 +54,8 @@ def test_a_bundle_of_layer_1_and_the_last_is_the_default(
 def test_the_same_inputs_give_the_same_bytes_and_replace_a_bundle_with_force_alone(
     fresh_bundle: Path, folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path
 ) -> None:
-    command = ("export", checkpoint("bert"), "--layers", "1,4", "--whitening", "pca", "--corpus", corpus_file)
+    corpus = ("--corpus", corpus_file, "--max-sentences", "all")
+    command = ("export", checkpoint("bert"), "--layers", "1,4", "--whitening", "pca", *corpus)
     ok(*command, "--out", "tiny")
     for name in (*read_manifest(fresh_bundle).files, "whiten.json"):
         assert (folder / "tiny" / name).read_bytes() == (fresh_bundle / name).read_bytes(), name
@@ -81,7 +82,7 @@ def test_the_whitening_file_whitens_the_corpus(fresh_bundle: Path) -> None:
     [
         (["--dim", "33"], 2, "wanted 1 to 32"),
         (["--max-length", "2"], 2, "special tokens alone take 2"),
-        (["--max-sentences", "some"], 2, "'some'; wanted a whole number, or all"),
+        (["--max-sentences", "some"], 2, "max-sentences is 'some'; wanted a whole number of at least 1, or all"),
         (["--max-sentences", "20", "--whitening", "pca"], 2, "20 sentences cannot whiten 32 dimensions"),
         (["--corpus", "nowhere.txt"], 2, "'nowhere.txt' does not exist"),
         (["--corpus", "latin.txt"], 1, "line 2 is not UTF-8"),
