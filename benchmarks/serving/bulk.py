@@ -80,7 +80,7 @@ def run(server: Server, texts: Sequence[str], seconds: float) -> Run:
     post(server.address, {"input": "hello"})
     bulk = threading.Thread(target=_bulk, args=(server.address, list(texts), found, begun))
     bulk.start()
-    senders = []
+    senders: list[threading.Thread] = []
     while bulk.is_alive() or time.perf_counter() - begun < seconds:
         time.sleep(max(0.0, begun + len(senders) + 1 - time.perf_counter()))
         senders.append(threading.Thread(target=_single, args=(server.address, found, begun)))
@@ -139,8 +139,8 @@ def draw(runs: dict[str, Run], path: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "whiten"
     figure = Figure(figsize=(8, 2.2 * len(runs)), layout="constrained")
     for axes, (name, found) in zip(np.atleast_1d(figure.subplots(len(runs), sharex=True)), runs.items(), strict=True):
-        for status, colour, label in ((True, "tab:blue", "answered"), (False, "tab:red", "refused or failed")):
-            some = [single for single in found.singles if (single.status == 200) == status]
+        for good, colour, label in ((True, "tab:blue", "answered"), (False, "tab:red", "refused or failed")):
+            some = [single for single in found.singles if (single.status == 200) == good]
             axes.scatter([one.sent for one in some], [1000 * one.seconds for one in some], 6, colour, label=label)
         for sent, seconds, status in found.attempts:
             axes.axvspan(sent, sent + seconds, color="tab:green" if status == 200 else "tab:red", alpha=0.15, lw=0)

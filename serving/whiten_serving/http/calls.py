@@ -44,6 +44,7 @@ class Call:
     dialect: Dialect  # of its errors
     deadline: float = math.inf
     client: str = ""  # name of its key
+    key: str = ""  # by which clients take turns: that name, or the hash of a key without one
     model: str = ""
     texts: int = 0
     tokens: int = 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -18,6 +19,9 @@ S = TypeVar("S")
 
 _TEXTS = msgspec.json.Decoder(str | list[str])
 _IDS = msgspec.json.Decoder(list[int | list[int]])
+
+_IDS_BEGIN = re.compile(rb"\s*\[\s*[\[\d-]")
+"""Beginning of a list of numbers, or of lists."""
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -149,9 +153,8 @@ class Inputs:
         self._check_quotes(bytes(raw), param)
         try:
             items = parsed(_TEXTS, raw, param)
-        except ApiError as error:
-            wrong = str(error.__cause__)
-            if "got `int` - at `$[0]`" not in wrong and "got `array` - at `$[0]`" not in wrong:
+        except ApiError:
+            if not _IDS_BEGIN.match(raw):
                 raise
             texts = await self._of_ids(raw, encoder, param)
         else:

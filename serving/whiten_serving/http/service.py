@@ -1,7 +1,6 @@
 """Hold what routes need, and compute the vectors that a request asks for."""
 
 import asyncio
-import hmac
 import sys
 import time
 from binascii import b2a_base64
@@ -18,7 +17,7 @@ from starlette.responses import Response
 
 from whiten_runtime.bundle.records import Side, VectorPrecision
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts
+from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts, leading_width
 from whiten_serving.http.calls import Budget, Call
 from whiten_serving.http.errors import ApiError, Dialect, of_answer, of_request
 from whiten_serving.http.inputs import Inputs, decoded_bytes, parsed_body, read_body
@@ -76,7 +75,7 @@ class Service:
     def admit(self, endpoint: Endpoint, call: Call) -> None:
         """Check all that can be checked before the body is read."""
         if self._keys and not endpoint.open:
-            call.client = self._client(call.headers)
+            call.client, call.key = self._client(call.headers)
         timeout, asked = self.settings.timeout, call.headers.get(b"x-timeout-ms")
         if asked is not None:
             if not asked.isdigit() or len(asked) > 12:
@@ -87,26 +86,29 @@ class Service:
         if endpoint.method == "POST":
             self.budget.check_room()
             if endpoint.queues:
-                self.models.scheduler.check_room()
+                self.models.scheduler.check_room(call.key)
 
     def take_keys(self, keys: tuple[str, ...] | dict[str, str]) -> None:
         """Take keys, which may have their clients' names, in place of those before; none lets everybody in."""
         named = keys if isinstance(keys, dict) else dict.fromkeys(keys, "")
-        self._keys = [(sha256(key.encode()).digest(), name) for key, name in named.items()]
+        self._keys = {sha256(key.encode()).hexdigest(): name for key, name in named.items()}
 
-    def _client(self, headers: dict[bytes, bytes]) -> str:
-        """Return whose `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY` it is, in constant time."""
+    def _client(self, headers: dict[bytes, bytes]) -> tuple[str, str]:
+        """Return the name of whose `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY` it is, and a key.
+
+        Hashes are compared, not keys: how long it takes tells nothing of a key.
+        """
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         bearer = key.strip() if scheme.lower() == b"bearer" else b""
         token = bearer or headers.get(b"x-api-key") or headers.get(b"api-key")
-        digest = sha256(token or b"").digest()
-        names = [name for known, name in self._keys if hmac.compare_digest(digest, known)]
-        if not names:
+        digest = sha256(token or b"").hexdigest()
+        name = self._keys.get(digest)
+        if name is None:
             message = "the request's key is not one of this server; check it"
             if not token:
                 message = "the request has no key; send the header 'Authorization: Bearer KEY'"
             raise ApiError("invalid_api_key", message, None, {"www-authenticate": "Bearer"})
-        return names[0]
+        return name, name or digest
 
     async def parsed(self, request: Request, call: Call, decoder: msgspec.json.Decoder[T]) -> T:
         """Return what the body of a request holds."""
@@ -124,6 +126,14 @@ class Service:
         if wanted.normalize is False and served.manifest.normalize:
             message = "normalize is false, but this model divides its vectors by their norm; leave it out"
             raise ApiError("unsupported_value", message, "normalize")
+        if wanted.dimensions is not None:
+            try:
+                leading_width(served.manifest, wanted.dimensions, "dimensions")
+            except UsageError as error:
+                raise ApiError("dimensions", str(error), "dimensions") from None
+        if wanted.precision in ("int8", "uint8") and not served.queue.has_ranges:
+            message = f"precision is {wanted.precision}, but this model stores no ranges; ask for float32 or binary"
+            raise ApiError("unsupported_value", message, "precision")
         asked = self.settings.normalize if wanted.normalize is None else wanted.normalize
         options = {
             **_prompt(served, wanted),
@@ -143,9 +153,9 @@ async def _computed(call: Call, served: ServedModel, wanted: Wanted, options: di
         request = await call.outlived(served.queue.request_in_loop(wanted.texts, **options))
     except WhitenError as error:
         raise of_request(error) from error
-    request.deadline = call.deadline
+    request.deadline, request.client = call.deadline, call.key
     call.tokenize_seconds = time.monotonic() - begun
-    call.tokens, call.truncated = request.tokens, request.texts.truncated
+    call.tokens, call.truncated = request.asked_tokens, request.texts.truncated
     if call.truncated and wanted.side not in (None, served.manifest.truncation_side):
         side = served.manifest.truncation_side
         message = f"a text is too long, and this model cuts texts on the {side}; send shorter texts, or leave it out"
