@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 from binascii import b2a_base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal, TypeVar
@@ -14,6 +14,7 @@ import orjson
 from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from whiten_runtime.bundle.records import Side, VectorPrecision
 from whiten_runtime.errors import UsageError, WhitenError
@@ -29,8 +30,15 @@ T = TypeVar("T")
 
 Task = Literal["query", "document"]
 
-_AT_ONCE = 32_768
+_NUMBERS_PER_TURN = 32_768
 """Numbers that are written as JSON before other requests have their turn: about a millisecond."""
+
+
+_NUMBER = 17
+"""Bytes that a number of an answer takes, about: 4 of the vector, 13 as JSON."""
+
+_PIECE = 65_536
+"""Bytes of an answer that are sent at once: more follow when the client has taken them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,13 +152,15 @@ class Service:
         }
         if call.remaining <= 0:
             raise ApiError("deadline", "the request timed out before it was computed; raise x-timeout-ms or --timeout")
+        numbers = len(wanted.texts) * (wanted.dimensions or served.manifest.dimension)
+        self.budget.reserve(call, call.reserved + numbers * _NUMBER)
         return await _computed(call, served, wanted, options)
 
 
 async def _computed(call: Call, served: ServedModel, wanted: Wanted, options: dict[str, Any]) -> NDArray[Any]:
     begun = time.monotonic()
     try:
-        request = await call.outlived(served.queue.request_in_loop(wanted.texts, **options))
+        request = await call.shielded(served.queue.request_in_loop(wanted.texts, **options))
     except WhitenError as error:
         raise of_request(error) from error
     request.deadline, request.client = call.deadline, call.key
@@ -202,9 +212,28 @@ def json_of(value: object) -> bytes:
     return body
 
 
-def answer(body: bytes) -> Response:
-    """Return an answer of JSON."""
-    return Response(body, media_type="application/json")
+class Pieces(Response):  # type: ignore[misc]  # untyped
+    """Answers with a body that is sent piece by piece, as the client takes it."""
+
+    def __init__(self, parts: Sequence[bytes], media_type: str) -> None:
+        super().__init__(headers={"content-length": str(sum(map(len, parts)))}, media_type=media_type)
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer; the last message waits until all pieces are taken."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for part in self._parts:
+            for start in range(0, len(part), _PIECE):
+                body = part[start : start + _PIECE]
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def answer(*parts: bytes, media_type: str = "application/json") -> Response:
+    """Return an answer whose body is in parts."""
+    if sum(map(len, parts)) <= _PIECE:
+        return Response(b"".join(parts), media_type=media_type)
+    return Pieces(parts, media_type)
 
 
 def base64_of(row: NDArray[Any]) -> str:
@@ -214,14 +243,14 @@ def base64_of(row: NDArray[Any]) -> str:
     return b2a_base64(row.tobytes(), newline=False).decode("ascii")
 
 
-async def rows_of(vectors: NDArray[Any], item: Callable[[int, NDArray[Any]], object] | None = None) -> bytes:
-    """Return vectors as a JSON list; other requests have their turn while many are written."""
-    step = max(_AT_ONCE // max(vectors.shape[1], 1), 1)
+async def rows_of(vectors: NDArray[Any], item: Callable[[int, NDArray[Any]], object] | None = None) -> list[bytes]:
+    """Return vectors as the parts of a JSON list; other requests have their turn while many are written."""
+    step = max(_NUMBERS_PER_TURN // max(vectors.shape[1], 1), 1)
     parts: list[bytes] = []
     for start in range(0, len(vectors), step):
         if parts:
             await asyncio.sleep(0)
         some = vectors[start : start + step]
         items = some if item is None else [item(start + place, row) for place, row in enumerate(some)]
-        parts.append(json_of(items)[1:-1])
-    return b"[%s]" % b",".join(parts)
+        parts.append((b"," if parts else b"[") + json_of(items)[1:-1])
+    return [*parts, b"]"] if parts else [b"[]"]
