@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from types import FrameType, TracebackType
+from typing import IO
 from weakref import WeakSet
 
 
@@ -42,6 +43,11 @@ def quiet_stdout() -> Iterator[None]:
     """Discard everything that the block prints on stdout, which is reserved for results."""
     with redirect_stdout(io.StringIO()):
         yield
+
+
+def is_terminal(stream: IO[str] | None) -> bool:
+    """Return whether a standard stream is a terminal; None, as where it was closed, is none."""
+    return stream is not None and stream.isatty()
 
 
 def unwind_on_sigterm() -> None:
