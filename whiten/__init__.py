@@ -18,7 +18,7 @@ _MODULES = {
     "whiten_runtime.bundle.parity": "Agreement",
     "whiten_runtime.bundle.records": (
         "AlignmentRecord CandidateRecord ChoiceRecord CorpusRecord FileRecord IsotropyRecord "
-        "ParityRecord QuantizationRecord Source WhiteningRecord"
+        "ParityRecord QuantizationRecord Source TextMemory WhiteningRecord"
     ),
     "whiten_runtime.errors": (
         "BundleError ClosedError DataError IntegrityError MissingPackageError NoVectorError ParityError "

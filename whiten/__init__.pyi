@@ -17,6 +17,7 @@ from whiten_runtime.bundle.records import IsotropyRecord as IsotropyRecord
 from whiten_runtime.bundle.records import ParityRecord as ParityRecord
 from whiten_runtime.bundle.records import QuantizationRecord as QuantizationRecord
 from whiten_runtime.bundle.records import Source as Source
+from whiten_runtime.bundle.records import TextMemory as TextMemory
 from whiten_runtime.bundle.records import WhiteningRecord as WhiteningRecord
 from whiten_runtime.errors import BundleError as BundleError
 from whiten_runtime.errors import ClosedError as ClosedError

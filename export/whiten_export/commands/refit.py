@@ -23,7 +23,7 @@ from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
     section="Make",
     examples=(
         "whiten refit bundles/minilm --corpus a.txt --whitening centre -o bundles/b",
-        "whiten refit bundles/bert-base-l1-l12 --stats mine.stats --dim 256 -o bundles/c",
+        "whiten refit bundles/bert-base-l1-l12 --stats my.stats --dim 256 -o bundles/c",
     ),
 )
 @bundle_argument
