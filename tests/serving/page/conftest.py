@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.browser import Browser
+from support.browser import TRIED, Browser
 from support.server import RunningServer
 from whiten import Encoder
 
@@ -38,7 +38,7 @@ def page(server: RunningServer, browser: Browser) -> Iterator[Browser]:
     browser.requests.clear()
     browser.see(1280, 900)
     browser.open(server.ready["page"])
-    browser.until("document.querySelector('.heat')")
+    browser.until(TRIED)
     yield browser
     assert browser.messages == []
     own = (server.ready["page"], "data:", "about:")
