@@ -37,8 +37,8 @@ class Browser:
 
     def __init__(self, profile: Path) -> None:
         self.messages: list[str] = []  # of the console, exceptions and violations of the policy
-        self.requests: list[str] = []
-        self.bytes = 0  # that came over the network
+        self.requests: list[str] = []  # of the page that is open
+        self.bytes = 0  # that came for it over the network
         self._loads = 0
         self._number, self._rest, self._session = 0, b"", ""
         inner_read, self._write = os.pipe()
@@ -112,7 +112,7 @@ class Browser:
     def open(self, address: str) -> None:
         """Open an address, and wait until it is loaded."""
         for place in ("about:blank", address):  # else another fragment of the same page would load nothing
-            before = self._loads
+            self.requests, self.bytes, before = [], 0, self._loads
             self.send("Page.navigate", url=place)
             while self._loads == before:
                 self._note(self._received())

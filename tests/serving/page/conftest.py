@@ -35,7 +35,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def page(server: RunningServer, browser: Browser) -> Iterator[Browser]:
     """The page as somebody sees it first; nothing may be said on the console, or asked of another server."""
     browser.messages.clear()
-    browser.requests.clear()
     browser.see(1280, 900)
     browser.open(server.ready["page"])
     browser.until(TRIED)
