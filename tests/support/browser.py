@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import time
@@ -19,6 +20,9 @@ _KEYS = {"Tab": 9, "Enter": 13, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39
 _CONTROL = 2
 WATCH_AFTER = 60.0
 
+TRIED = "document.querySelector('.heat') && !document.getElementById('run').disabled"
+"""When the page of the server has shown a map, and takes the next texts."""
+
 
 def chromium() -> str:
     """Return the program; skip where it is not installed."""
@@ -33,8 +37,9 @@ class Browser:
 
     def __init__(self, profile: Path) -> None:
         self.messages: list[str] = []  # of the console, exceptions and violations of the policy
-        self.requests: list[str] = []
-        self.bytes = 0  # that came over the network
+        self.requests: list[str] = []  # of the page that is open
+        self.bytes = 0  # that came for it over the network
+        self._loads = 0
         self._number, self._rest, self._session = 0, b"", ""
         inner_read, self._write = os.pipe()
         self._read, inner_write = os.pipe()
@@ -76,6 +81,7 @@ class Browser:
 
     def _received(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
+            assert select.select([self._read], [], [], WATCH_AFTER)[0], "the browser says nothing"
             piece = os.read(self._read, 1 << 20)
             assert piece, "the browser has ended"
             self._rest += piece
@@ -86,6 +92,8 @@ class Browser:
         method, params = event.get("method"), event.get("params", {})
         if method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
+        elif method == "Page.loadEventFired":
+            self._loads += 1
         elif method == "Network.loadingFinished":
             self.bytes += round(params["encodedDataLength"])
         elif method == "Runtime.consoleAPICalled":
@@ -102,10 +110,12 @@ class Browser:
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def open(self, address: str) -> None:
-        """Open an address, and wait until its script has begun."""
-        self.send("Page.navigate", url="about:blank")
-        self.send("Page.navigate", url=address)
-        self.until("document.readyState === 'complete'")
+        """Open an address, and wait until it is loaded."""
+        for place in ("about:blank", address):  # else another fragment of the same page would load nothing
+            self.requests, self.bytes, before = [], 0, self._loads
+            self.send("Page.navigate", url=place)
+            while self._loads == before:
+                self._note(self._received())
 
     def value(self, expression: str) -> Any:
         """Return the value of an expression, or of its promise."""

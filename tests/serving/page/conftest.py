@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.browser import Browser
+from support.browser import TRIED, Browser
 from support.server import RunningServer
 from whiten import Encoder
 
@@ -35,10 +35,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def page(server: RunningServer, browser: Browser) -> Iterator[Browser]:
     """The page as somebody sees it first; nothing may be said on the console, or asked of another server."""
     browser.messages.clear()
-    browser.requests.clear()
     browser.see(1280, 900)
     browser.open(server.ready["page"])
-    browser.until("document.querySelector('.heat')")
+    browser.until(TRIED)
     yield browser
     assert browser.messages == []
     own = (server.ready["page"], "data:", "about:")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.browser import Browser
+from support.browser import TRIED, Browser
 from support.once import installed_environment
 from support.server import RunningServer
 from support.vectors import assert_near
@@ -35,7 +35,7 @@ def page(golden: Path, browser: Browser) -> Iterator[Browser]:
         browser.until("!document.getElementById('key-form').hidden")
         browser.write("#key", KEY)
         browser.press("Enter")
-        browser.until("document.querySelector('.heat')")
+        browser.until(TRIED)
         browser.value("(document.getElementById('prompt').value = 'name:query')")
         browser.write("#texts", "\n".join(TEXTS))
         browser.click("#run")

@@ -38,7 +38,8 @@ async function start() {
     for (const name of first.whiten.models) infos.set(name, await json(infoPath(name)));
     $('version').textContent = first.version;
   } catch (error) {
-    fail('try-error', error);
+    const asksForFirstKey = !key && !$('key-form').hidden;
+    fail('try-error', asksForFirstKey ? undefined : error);
     return;
   } finally {
     starting = false;

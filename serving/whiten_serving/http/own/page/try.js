@@ -8,6 +8,7 @@ const SAMPLES = [
   'Der Graureiher steht still im Wasser und fängt Fische.',
 ];
 const SHOWN = 50;
+const AROUND = 90; // letters that are shown on each side of a cut
 
 function task() {
   return new FormData($('try-form')).get('task');
@@ -79,9 +80,9 @@ function ranking(query, lines, row) {
     const cells = order.slice(0, most).map(({ label, text, value }, place) => {
       const bar = el('i');
       bar.style.width = `${Math.max(0, value) * 100}%`;
-      return [`${place + 1}`, el('span', {}, el('span', { class: 'bar', 'aria-hidden': true }, bar), fixed(value)), short(text), label];
+      return [`${place + 1}`, el('span', { class: 'ranked' }, el('span', { class: 'bar', 'aria-hidden': true }, bar), fixed(value)), short(text), label];
     });
-    host.replaceChildren(table(`Ranked for “${short(query.text, 80)}”`, ['#', 'Similarity', 'Text', 'Line#'], cells));
+    host.replaceChildren(table(`Ranked for “${short(query.text, 80)}”`, ['Rank#', 'Similarity', 'Text', 'Line#'], cells));
     if (most < order.length) {
       host.append(el('button', { type: 'button', class: 'plain', click: () => show(order.length) }, `Show all ${order.length}`));
     }
@@ -106,20 +107,20 @@ async function cutTexts(model, lines, { input_type, prompt_name }, number) {
     if (pieces.length <= most) continue;
     const left = whiten.truncation_side === 'left';
     const at = left ? pieces[pieces.length - most].start : pieces[most - 1].stop;
-    const part = (from, to) => letters.slice(Math.max(0, from), to).join('');
-    const excerpt = left ? [part(at - 90, at), part(at, at + 90)] : [part(at - 90, at), part(at, at + 90)];
-    found.push({ ...line, total: pieces.length, more: line.text.length > letters.join('').length, most, left, excerpt });
+    const more = line.text.length > letters.join('').length;
+    const before = `${at > AROUND ? '…' : ''}${letters.slice(Math.max(0, at - AROUND), at).join('')}`;
+    const after = `${letters.slice(at, at + AROUND).join('')}${more || at + AROUND < letters.length ? '…' : ''}`;
+    found.push({ ...line, total: pieces.length, more, most, left, before, after });
     if (found.length === number) break;
   }
   return found;
 }
 
 function cutList(model, cut, number) {
-  const items = cut.map(({ label, total, more, most, left, excerpt: [before, after] }) => {
+  const items = cut.map(({ label, total, more, most, left, before, after }) => {
     const name = label === 'Query' ? label : `Line ${label}`;
     const words = `${name}: ${most.toLocaleString('en')} of ${more ? 'more than ' : ''}${count(total, 'token')} were read; ${left ? 'what is struck out, and all before it,' : 'what is struck out, and all after it,'} was cut.`;
-    const kept = (text, side) => el('span', {}, side < 0 ? `…${text}` : `${text}…`);
-    const excerpt = left ? [el('del', {}, `…${before}`), kept(after, 1)] : [kept(before, -1), el('del', {}, `${after}…`)];
+    const excerpt = left ? [el('del', {}, before), el('span', {}, after)] : [el('span', {}, before), el('del', {}, after)];
     return el('li', {}, el('p', {}, words), el('p', { class: 'excerpt', dir: 'auto' }, ...excerpt));
   });
   const others = number > cut.length ? [el('p', { class: 'figures' }, `${count(number - cut.length, 'other text')} too.`)] : [];
@@ -128,6 +129,7 @@ function cutList(model, cut, number) {
 }
 
 function startTry() {
+  $('try-form').hidden = false;
   $('texts').value = SAMPLES.join('\n');
   options($('try-model'), [...infos.keys()].map((name) => [name, name]));
   document.querySelectorAll('.several').forEach((field) => { field.hidden = infos.size < 2; });
