@@ -146,14 +146,20 @@ _MEASURES = {"spearman": "Spearman", "ndcg_at_10": "nDCG@10"}
 """Names of measures, by their fields of a candidate's record."""
 
 
+_DECIMALS = 4
+"""Decimals of a score by which candidates are compared: processors round the last ones apart."""
+
+
 def _best(tried: Sequence[Tried], required: bool, of: str, measure: str) -> Choice:
     """Return the simplest whitening, which is tried first, whose score is within one standard error of the best.
 
     The error is the larger one of both: few pairs make that of a high score too small.
     """
     allowed = [candidate for candidate in tried if candidate[0] is not None or not required]
-    best = max((score for _, _, score in allowed), key=lambda score: score.value)
-    spec, _, chosen = next(one for one in allowed if one[2].value >= best.value - max(best.error, one[2].error))
+    best = max((score for _, _, score in allowed), key=lambda score: round(score.value, _DECIMALS))
+    spec, _, chosen = next(
+        one for one in allowed if round(one[2].value + max(best.error, one[2].error) - best.value, _DECIMALS) >= 0
+    )
     others = "" if chosen is best else f", best {best}"
     others += next((f", not whitened {100 * score.value:.2f}" for own, _, score in tried if own is None), "")
     within = "" if chosen is best else "the simplest within a standard error of the "
