@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from whiten_runtime.bundle.manifest import MANIFEST_FILE
-from whiten_runtime.errors import BundleError, DataError, UsageError
+from whiten_runtime.bundle.manifest import bundle_hash
+from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.parquet import import_parquet
 from whiten_runtime.files.records import choose_column, endings, kind_of
 from whiten_scale.columns import common_type
@@ -61,14 +61,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def records(self, number: int) -> int:
         """Return the number of records of a shard."""
         return sum(piece.records for piece in self.shards[number])
-
-
-def bundle_hash(path: Path) -> str:
-    """Return the SHA-256 of a bundle's manifest."""
-    try:
-        return hashlib.sha256((path / MANIFEST_FILE).read_bytes()).hexdigest()
-    except OSError as error:
-        raise BundleError(f"{path}: not a bundle ({error.strerror})") from None
 
 
 def plan_job(

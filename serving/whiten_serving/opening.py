@@ -1,15 +1,16 @@
 """Open what is served: bundles, whose parity is proven on this machine, and the socket to listen on."""
 
+import asyncio
 import errno
 import logging
 import socket
+import webbrowser
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 
 import uvicorn
 
-from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.manifest import bundle_hash
 from whiten_runtime.bundle.parity import Agreement
 from whiten_runtime.errors import ProviderError, WhitenError
 from whiten_runtime.hub.locating import locate_bundle
@@ -36,7 +37,7 @@ def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agre
     try:
         record_cuda_graphs(encoder)
         if settings.verify:
-            proof = proof_of(encoder)
+            proof = proof_of(encoder, quick=True)
             proof.check(choice.bundle, "; --no-verify serves it all the same")
         else:
             encoder.warmup()
@@ -73,7 +74,7 @@ def served(choice: ModelChoice, encoder: Encoder, agreement: Agreement | None, s
 
 def is_replaced(choice: ModelChoice, digest: str) -> bool:
     """Return whether a bundle on the disk is another than the one with this hash of its manifest."""
-    return sha256(read_manifest(locate_bundle(choice.bundle)).to_json()).hexdigest() != digest
+    return bundle_hash(locate_bundle(choice.bundle)) != digest
 
 
 def described(model: ServedModel) -> str:
@@ -121,6 +122,21 @@ def address_of(sock: socket.socket) -> str:
     if isinstance(name, str):
         return f"unix:{name}"
     return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+
+
+def page_url(settings: Settings, address: str) -> str | None:
+    """Return where a browser on this machine finds the page; None where it cannot, or there is none."""
+    host, _, port = address.rpartition(":")
+    if not settings.page or address.startswith("unix:"):
+        return None
+    local = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
+    return f"{'https' if settings.tls else 'http'}://{local}:{port}{settings.root_path}/"
+
+
+async def open_browser(url: str) -> None:
+    """Open a page in the user's browser."""
+    if not await asyncio.to_thread(webbrowser.open, url):
+        _log.warning("no browser could be opened; the page is %s", url)
 
 
 def refused(error: BaseException | None, address: Address) -> WhitenError:

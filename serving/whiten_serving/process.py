@@ -32,7 +32,9 @@ from whiten_serving.opening import (
     described,
     is_replaced,
     make_scheduler,
+    open_browser,
     open_encoder,
+    page_url,
     refused,
     served,
 )
@@ -43,9 +45,6 @@ _SWITCH = 0.001
 """Seconds after which a thread that waits for the interpreter gets it. With Python's 0.005, lanes that have computed a
 batch wait for the event loop: 10 % fewer texts/s of all-MiniLM-L6-v2 on two cores. With 0.0001, they take so many small
 batches that requests for layer 0, whose network costs nothing, take a fifth more of the processor."""
-
-_KEEP_ALIVE = 75
-"""Seconds that a connection may be idle: more than proxies keep theirs, or they would send requests to closed ones."""
 
 _LOG = logging.getLogger("whiten.serving")
 
@@ -87,7 +86,7 @@ class Process:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_keep_alive=settings.keep_alive,
             timeout_graceful_shutdown=math.ceil(settings.grace),
             ssl_certfile=settings.tls,
         )
@@ -123,7 +122,12 @@ class Process:
         sys.setswitchinterval(_SWITCH)
         models = [described(model) for model in self.service.models]
         values = {"address": address, "models": models, "keys": len(self.service.settings.api_keys)}
+        url = page_url(self.settings, address)
+        if url is not None:
+            values["page"] = url
         _LOG.info("ready", extra={"values": values})
+        if self.settings.open and url is not None:
+            self._tasks.add(asyncio.create_task(open_browser(url)))
         notify("READY=1", f"STATUS=serving on {address}")
 
     def _handle_signals(self) -> None:

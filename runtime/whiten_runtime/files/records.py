@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, Literal, TypeVar, cast, get_args
 
 from whiten_runtime.errors import DataError, MissingPackageError, UsageError, from_clone
+from whiten_runtime.ort.process import long_fields
 
 Kind = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 
@@ -38,8 +39,6 @@ _FORMATS: dict[str, dict[str, Any]] = {
     "csv": {"delimiter": ",", "quoting": csv.QUOTE_MINIMAL},
     "tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
 }
-
-csv.field_size_limit(2**31 - 1)  # the most that csv accepts on every platform; its default is 131,072 characters
 
 
 class WrongRowError(Exception):
@@ -105,7 +104,8 @@ def records_of(stream: BinaryIO, name: str, kind: Kind, row: int = 1, size: int 
         record = [line]
         if kind == "csv" and b'"' in line:
             try:
-                next(csv.reader(_extend(record, lines, name), strict=True))
+                with long_fields:
+                    next(csv.reader(_extend(record, lines, name), strict=True))
             except csv.Error as error:  # nobody knows where the record ends
                 raise DataError(f"{name}: line {number}: {error}; correct its quotes") from None
         yield number, record
@@ -124,12 +124,15 @@ def parse_records(
             yield row, value
 
 
+def line_too_long(name: str, row: int) -> DataError:
+    """Return the error of a line that is too long to be read."""
+    return DataError(f"{name}: line {row} is longer than {LONGEST >> 20} MiB; give one text a line, or shorten it")
+
+
 def _lines_of(stream: BinaryIO, name: str, row: int, left: int | None) -> Iterator[tuple[int, bytes]]:
     while line := stream.readline(LONGEST + 1 if left is None else min(left, LONGEST + 1)):
         if len(line) > LONGEST:
-            raise DataError(
-                f"{name}: line {row} is longer than {LONGEST >> 20} MiB; give one text a line, or shorten it"
-            )
+            raise line_too_long(name, row)
         yield row, line
         row += 1
         if left is not None and not (left := left - len(line)):
@@ -172,7 +175,8 @@ def fields_of(lines: Sequence[bytes], row: int, kind: Kind) -> list[str]:
     """Return the fields of a record of a .csv or .tsv file; none of a blank one."""
     texts = [_decode(line, number) for number, line in enumerate(lines, row)]
     try:
-        return next(csv.reader(texts, strict=True, **_FORMATS[kind]), [])
+        with long_fields:
+            return next(csv.reader(texts, strict=True, **_FORMATS[kind]), [])
     except csv.Error as error:
         raise WrongRowError(f"cannot be read ({error})") from None
 

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
+from whiten_serving.http.inputs import TextsOrIds
 from whiten_serving.http.metrics import version
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Service, Wanted, answer, json_of, rows_of
@@ -34,34 +35,34 @@ class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     truncate: bool | None = None
 
 
-class EmbedRequest(_Common, kw_only=True):
+class OllamaEmbedRequest(_Common, kw_only=True):
     """Asks for vectors, which /api/embed divides by their norm."""
 
-    input: msgspec.Raw  # texts or token ids, which `Inputs` reads
+    input: TextsOrIds
     dimensions: Annotated[int, Meta(ge=0)] | None = None
 
 
-class PromptRequest(_Common, kw_only=True):
+class OllamaPromptRequest(_Common, kw_only=True):
     """Asks for one vector, by the older route."""
 
     prompt: str
 
 
-_EMBED = msgspec.json.Decoder(EmbedRequest)
-_PROMPT = msgspec.json.Decoder(PromptRequest)
+_EMBED = msgspec.json.Decoder(OllamaEmbedRequest)
+_PROMPT = msgspec.json.Decoder(OllamaPromptRequest)
 
 
 async def embed(service: Service, request: Request, call: Call) -> Response:
     asked = await service.parsed(request, call, _EMBED)
     served = service.models.get(asked.model)
     with service.models.using(served):
-        texts = await service.inputs.texts(asked.input, served.encoder, "input")
+        texts = await service.inputs.texts(call, asked.input, served.encoder, "input")
         context, dimensions = _context(asked.options), asked.dimensions or None
         wanted = Wanted(texts=texts, dimensions=dimensions, truncate=asked.truncate, context=context)
         vectors = await service.embed(call, served, wanted, normalize=True)
     took = round((time.monotonic() - call.begun) * 1e9)
     end = b',"total_duration":%d,"load_duration":0,"prompt_eval_count":%d}' % (took, call.tokens)
-    return answer(b'{"model":%s,"embeddings":%s%s' % (json_of(served.name), await rows_of(vectors), end))
+    return answer(b'{"model":%s,"embeddings":' % json_of(served.name), *await rows_of(vectors), end)
 
 
 async def embeddings(service: Service, request: Request, call: Call) -> Response:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
+from whiten_serving.http.inputs import TextsOrIds
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Service, Wanted, answer, base64_of, json_of, rows_of
 
@@ -18,7 +19,7 @@ from whiten_serving.http.service import Service, Wanted, answer, base64_of, json
 class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
     """Asks for vectors. The fields from `prompt_name` on are not OpenAI's; clients send them as `extra_body`."""
 
-    input: msgspec.Raw  # texts or token ids, which `Inputs` reads
+    input: TextsOrIds
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
@@ -38,13 +39,13 @@ async def embeddings(service: Service, request: Request, call: Call) -> Response
     asked = await service.parsed(request, call, _DECODER)
     served = service.models.get(request.path_params.get("deployment") or asked.model)
     with service.models.using(served):
-        texts = await service.inputs.texts(asked.input, served.encoder, "input")
+        texts = await service.inputs.texts(call, asked.input, served.encoder, "input")
         if not texts:
             raise ApiError("empty_input", "input is an empty list; send at least one text", "input")
         vectors = await service.embed(call, served, _wanted(asked, texts), normalize=False)
     rows = await rows_of(vectors, _encoded if asked.encoding_format == "base64" else _plain)
     end = b',"model":%s,"usage":{"prompt_tokens":%d,"total_tokens":%d}}'
-    return answer(b'{"object":"list","data":' + rows + end % (json_of(served.name), call.tokens, call.tokens))
+    return answer(b'{"object":"list","data":', *rows, end % (json_of(served.name), call.tokens, call.tokens))
 
 
 def _wanted(asked: EmbeddingsRequest, texts: list[str]) -> Wanted:

@@ -1,6 +1,8 @@
 """Answer the routes of text-embeddings-inference (TEI), as huggingface_hub and SageMaker ask them."""
 
-from typing import Annotated, Any, Literal
+import asyncio
+from enum import Enum
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -11,10 +13,21 @@ from starlette.responses import Response
 
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
-from whiten_serving.http.inputs import parsed
+from whiten_serving.http.inputs import TextsOrIds, parsed
 from whiten_serving.http.metrics import version
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Service, Wanted, answer, json_of, rows_of
+
+
+class Direction(Enum):
+    """Side from which long texts are cut, in TEI's spelling; huggingface_hub writes small letters."""
+
+    LEFT = "Left"
+    RIGHT = "Right"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Direction | None":
+        return next((side for side in cls if side.value.lower() == value), None)
 
 
 class EmbedParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -22,7 +35,7 @@ class EmbedParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
 
     normalize: bool | None = None
     truncate: bool | None = None
-    truncation_direction: Literal["Left", "Right", "left", "right"] | None = None
+    truncation_direction: Direction | None = None
     prompt_name: str | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
 
@@ -38,7 +51,7 @@ class Waiting(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class EmbedRequest(EmbedParameters, kw_only=True):
     """Asks for vectors. `model` is for a server of several models."""
 
-    inputs: msgspec.Raw  # texts or token ids, which `Inputs` reads
+    inputs: TextsOrIds
     parameters: EmbedParameters | None = None
     options: Waiting | None = None
     model: str | None = None
@@ -64,7 +77,7 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Asks for the tokens of texts."""
 
     inputs: str | list[str]
-    add_special_tokens: bool = True
+    add_special_tokens: Annotated[bool, Meta(description="True by default.")] = True
     prompt_name: str | None = None
     model: str | None = None
 
@@ -94,11 +107,11 @@ async def root(service: Service, request: Request, call: Call) -> Response:
 async def _embed(service: Service, request: Request, call: Call, asked: EmbedRequest) -> Response:
     served = _model(service, request, asked.model)
     with service.models.using(served):
-        texts = await service.inputs.texts(asked.inputs, served.encoder, "inputs")
+        texts = await service.inputs.texts(call, asked.inputs, served.encoder, "inputs")
         if not texts:
             raise ApiError("empty_input", "inputs is an empty list; send at least one text", "inputs")
         wanted = _wanted(texts, _merged(asked, asked.parameters))
-        return answer(await rows_of(await service.embed(call, served, wanted, normalize=True)))
+        return answer(*await rows_of(await service.embed(call, served, wanted, normalize=True)))
 
 
 async def _similarity(
@@ -114,7 +127,7 @@ async def _similarity(
     served = _model(service, request, asked.model)
     with service.models.using(served):
         vectors = await service.embed(call, served, _wanted(texts, parameters), normalize=True)
-    return answer(json_of(_cosines(vectors)))
+    return answer(json_of(await asyncio.to_thread(_cosines, vectors)))
 
 
 def _cosines(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -154,7 +167,7 @@ def _wanted(texts: list[str], parameters: EmbedParameters) -> Wanted:
         normalize=parameters.normalize,
         prompt_name=parameters.prompt_name,
         truncate=parameters.truncate,
-        side=None if direction is None else "left" if direction.lower() == "left" else "right",
+        side=None if direction is None else "left" if direction is Direction.LEFT else "right",
     )
 
 
@@ -167,8 +180,8 @@ async def tokenize(service: Service, request: Request, call: Call) -> Response:
     call.model, call.texts = served.name, len(texts)
     prompt, special = _prompt(served, asked.prompt_name), asked.add_special_tokens
     with service.models.using(served):
-        work = service.inputs.worked(lambda text: _tokens(served, prompt + text, special), texts)
-        rows = await call.outlived(work)
+        work = service.inputs.worked(call, lambda text: _tokens(served, prompt + text, special), texts)
+        rows = await call.shielded(work)
     call.tokens = sum(map(len, rows))
     return answer(json_of(rows))
 

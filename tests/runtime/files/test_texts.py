@@ -5,7 +5,11 @@ import io
 import json
 import lzma
 import os
+import subprocess
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,31 @@ from whiten_runtime.files import records
 from whiten_runtime.files.texts import read_texts
 
 TEXTS = ["plain", "", 'comma, and "quotes"', "tab\tinside", "naïve 日本 👩‍👧", "x" * 200_000]
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+@pytest.mark.parametrize("limit", [131_072, 50, 10**6])
+def test_the_limit_of_fields_is_left_to_the_program(tmp_path: Path, kind: str, limit: int) -> None:
+    path, before = _write(tmp_path / f"file.{kind}", kind), csv.field_size_limit(limit)
+    try:
+        wrong = tmp_path / f"wrong.{kind}"
+        wrong.write_text('a,b\n"x,y\n', "utf-8")
+        with ThreadPoolExecutor(4) as pool:
+            tries = [pool.submit(lambda: list(read_texts(str(path), "text"))) for _ in range(20)]
+            with pytest.raises(DataError) if kind == "csv" else nullcontext():
+                list(read_texts(str(wrong), "b" if kind == "csv" else "a,b"))
+            assert all(one.result() == _texts(kind) for one in tries)
+        reading = read_texts(str(path), "text")
+        next(iter(reading))
+        assert csv.field_size_limit() == limit
+    finally:
+        csv.field_size_limit(before)
+
+
+def test_an_import_changes_no_limit() -> None:
+    code = "import csv, whiten, whiten_runtime.files.texts; whiten.Corpus; print(csv.field_size_limit())"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "131072\n"
 
 
 def _texts(kind: str) -> list[str]:

@@ -105,7 +105,8 @@ def _feed(monitor: DriftMonitor, bundle: Path, source: str, column: str | None, 
     raw = monitor.manifest.normalize
     texts = (text for text in read_texts(source, column, kind) if text.strip())
     options = SessionOptions(providers_for())
-    embedder = load_unwhitened(bundle, options) if raw else load_bundle(bundle, options)[1]
+    load = load_unwhitened if raw else load_bundle
+    _, embedder = load(bundle, options, sha256=monitor.bundle_sha256)
     with embedder:
         for _, vectors in embedder.windows(texts):
             monitor.update(vectors, unwhitened=raw)
