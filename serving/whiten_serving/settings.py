@@ -189,7 +189,14 @@ _TLS = Setting(
 _KEY_FILE = Setting(
     "File of keys, one a line: KEY, NAME KEY or NAME:KEY.", section="Address and keys", metavar="FILE", secret=True
 )
-_DEVICE = Setting("Where to compute: cpu, cuda, cuda:N or tensorrt.", section="Process", metavar="NAME", default="cpu")
+_DEVICE = Setting(
+    "Where to compute: cpu, cuda, cuda:N, tensorrt, or PROVIDER:KEY=VALUE,... of onnxruntime.",
+    section="Process",
+    metavar="NAME",
+    default="cpu",
+)
+_SOCKET_MODE = Setting("Mode of the Unix socket of `unix:PATH`, as chmod takes it.")
+_SOCKET_GROUP = Setting("Group of the Unix socket of `unix:PATH`, which may connect.", default="that of the process")
 _DRAIN = Setting(
     "After SIGTERM, go on answering for this time while /ready is 503, so that balancers stop sending.",
     SECONDS_OR_0,
@@ -205,8 +212,10 @@ class Settings(AppSettings):
     keep_alive: Annotated[float, _KEEP_ALIVE] = 75.0
     tls: Annotated[str | None, _TLS] = None
     api_key_file: Annotated[str | None, _KEY_FILE] = None
+    socket_mode: Annotated[str, _SOCKET_MODE] = "660"
+    socket_group: Annotated[str, _SOCKET_GROUP] = ""
     max_wait: Annotated[
-        float, Setting("Refuse requests (429) while the queue takes longer, at the measured rate.", SECONDS, "Limits")
+        float, Setting("Refuse requests (429) before which more work goes, at the measured rates.", SECONDS, "Limits")
     ] = 10.0
     device: Annotated[str | None, _DEVICE] = None
     verify: Annotated[bool, Setting("Prove each bundle's parity on this machine first.", (True, False), "Process")] = (
@@ -220,6 +229,10 @@ class Settings(AppSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         Address.of(self.listen)
+        if not isinstance(self.socket_mode, str) or not re.fullmatch(r"0?[0-7]{3}", self.socket_mode):
+            raise UsageError(f'socket_mode is {self.socket_mode!r}; wanted a mode such as "660"')
+        if not isinstance(self.socket_group, str):
+            raise UsageError(f"socket_group is {self.socket_group!r}; wanted the name of a group")
 
 
 def declared(kind: type[AppSettings]) -> Iterator[tuple[str, Any, Setting]]:
