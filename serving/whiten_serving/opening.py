@@ -1,8 +1,10 @@
 """Open what is served: bundles, whose parity is proven on this machine, and the socket to listen on."""
 
+import asyncio
 import errno
 import logging
 import socket
+import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,7 +37,7 @@ def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agre
     try:
         record_cuda_graphs(encoder)
         if settings.verify:
-            proof = proof_of(encoder)
+            proof = proof_of(encoder, quick=True)
             proof.check(choice.bundle, "; --no-verify serves it all the same")
         else:
             encoder.warmup()
@@ -120,6 +122,21 @@ def address_of(sock: socket.socket) -> str:
     if isinstance(name, str):
         return f"unix:{name}"
     return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+
+
+def page_url(settings: Settings, address: str) -> str | None:
+    """Return where a browser on this machine finds the page; None where it cannot, or there is none."""
+    host, _, port = address.rpartition(":")
+    if not settings.page or address.startswith("unix:"):
+        return None
+    local = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
+    return f"{'https' if settings.tls else 'http'}://{local}:{port}{settings.root_path}/"
+
+
+async def open_browser(url: str) -> None:
+    """Open a page in the user's browser."""
+    if not await asyncio.to_thread(webbrowser.open, url):
+        _log.warning("no browser could be opened; the page is %s", url)
 
 
 def refused(error: BaseException | None, address: Address) -> WhitenError:

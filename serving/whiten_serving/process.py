@@ -32,7 +32,9 @@ from whiten_serving.opening import (
     described,
     is_replaced,
     make_scheduler,
+    open_browser,
     open_encoder,
+    page_url,
     refused,
     served,
 )
@@ -123,7 +125,12 @@ class Process:
         sys.setswitchinterval(_SWITCH)
         models = [described(model) for model in self.service.models]
         values = {"address": address, "models": models, "keys": len(self.service.settings.api_keys)}
+        url = page_url(self.settings, address)
+        if url is not None:
+            values["page"] = url
         _LOG.info("ready", extra={"values": values})
+        if self.settings.open and url is not None:
+            self._tasks.add(asyncio.create_task(open_browser(url)))
         notify("READY=1", f"STATUS=serving on {address}")
 
     def _handle_signals(self) -> None:

@@ -124,6 +124,9 @@ class AppSettings:
         float, Setting("Time until a request gets 504; the header x-timeout-ms shortens it.", SECONDS, "Limits")
     ] = 60.0
     log: Annotated[Literal["text", "json", "off"], _LOG] = "text"
+    page: Annotated[bool, Setting("Answer browsers at / with a page to try the models.", (True, False), "Process")] = (
+        True
+    )
     empty: Annotated[
         Literal["embed", "error"], Setting("Empty texts: `embed`, or `error` (400, as OpenAI).", _EMPTY)
     ] = "embed"
@@ -184,6 +187,7 @@ _TLS = Setting(
 _KEY_FILE = Setting(
     "File of keys, one a line: KEY, NAME KEY or NAME:KEY.", section="Address and keys", metavar="FILE", secret=True
 )
+_OPEN = Setting("Open the page in this machine's browser.", (True, False), "Address and keys", in_file=False)
 _DEVICE = Setting("Where to compute: cpu, cuda, cuda:N or tensorrt.", section="Process", metavar="NAME", default="cpu")
 _DRAIN = Setting(
     "After SIGTERM, go on answering for this time while /ready is 503, so that balancers stop sending.",
@@ -199,6 +203,7 @@ class Settings(AppSettings):
     listen: Annotated[str, _LISTEN_ON] = "127.0.0.1:8080"
     tls: Annotated[str | None, _TLS] = None
     api_key_file: Annotated[str | None, _KEY_FILE] = None
+    open: Annotated[bool, _OPEN] = False
     max_wait: Annotated[
         float, Setting("Refuse requests (429) while the queue takes longer, at the measured rate.", SECONDS, "Limits")
     ] = 10.0
@@ -213,7 +218,11 @@ class Settings(AppSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Address.of(self.listen)
+        address = Address.of(self.listen)
+        if self.open and not self.page:
+            raise UsageError("open is to show the page, but page is off; leave one of the two out")
+        if self.open and (address.uds is not None or address.fd is not None):
+            raise UsageError(f"no browser can open {self.listen}; listen at a port, or leave open out")
 
 
 def declared(kind: type[AppSettings]) -> Iterator[tuple[str, Any, Setting]]:

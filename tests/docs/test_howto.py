@@ -42,6 +42,7 @@ ELSEWHERE: Mapping[str, str] = {
     "guides/hub": "needs a repository of the reader; tests/runtime/hub",
     "guides/integrations": "tests/clients",
     "guides/javascript": "tests/edge",
+    "guides/page": "tests/serving/page",
     "guides/search": "tests/examples",
     "guides/services": "tests/serving/test_guide.py",
     "install": "makes an environment, as .ci/run",

@@ -3,10 +3,10 @@
 WHITEN_SCREENSHOT=docs/images/browser.png writes the picture of the page that the documentation shows.
 """
 
+import json
 import os
-import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from support.browser import Browser
 from support.once import once
 from whiten import Encoder
 
@@ -21,14 +22,6 @@ pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "examples" / "browser"
 QUESTION = "How expensive is it to borrow money?"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> str:
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("chromium is not installed; apt-get install --no-install-recommends chromium")
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -54,16 +47,43 @@ def address(lookup: Path, workspace: Path) -> Iterator[str]:
         serving.shutdown()
 
 
+READY = "document.body?.dataset.ready === 'true' || document.querySelector('.failed') !== null"
+ANSWERS = """[...document.querySelectorAll('#answers li')].map(
+  (item) => [item.firstChild.textContent, item.querySelector('data').value])"""
+STATE = f"""({{ answers: {ANSWERS}, status: document.getElementById('status').textContent,
+  isolated: crossOriginIsolated }})"""
+
+
 @pytest.fixture(scope="module")
-def visited(
-    address: str, chromium: str, node: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
-    profile = tmp_path_factory.mktemp("chromium")
-    picture = os.environ.get("WHITEN_SCREENSHOT") or str(profile / "page.png")
-    given = {"page": address, "chromium": chromium, "profile": str(profile), "question": QUESTION}
-    found: dict[str, Any] = node("browser.mjs", given | {"screenshot": str(Path(picture).absolute())})
-    assert Path(picture).stat().st_size > 5000
-    return found
+def visited(address: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the page says when it is opened, when it is asked a question, and when it is opened again."""
+    folder = tmp_path_factory.mktemp("chromium")
+    picture = Path(os.environ.get("WHITEN_SCREENSHOT") or folder / "page.png").absolute()
+    with Browser(folder / "profile") as browser:
+        browser.see(900, 930)
+
+        def state(**more: Any) -> dict[str, Any]:
+            browser.until(READY)
+            seen = {"requests": list(browser.requests), "bytes": browser.bytes}
+            return {**browser.value(STATE), **seen, **more}
+
+        browser.open(address)
+        first = state()
+        browser.send("Page.bringToFront")
+        browser.press("Tab")
+        tabbed = browser.value("document.activeElement.id")
+        browser.write("#question", QUESTION)
+        browser.press("Enter")
+        before = json.dumps(first["answers"][0][0])
+        browser.until(f"document.querySelector('#answers li')?.firstChild.textContent !== {before}")
+        asked = state(tabbed=tabbed)
+        browser.value("document.activeElement.blur()")
+        browser.picture(picture)
+        browser.see(900, 930, "dark")
+        browser.picture(picture.with_name(f"{picture.stem}-dark.png"))
+        assert picture.stat().st_size > 5000
+        browser.open(address)
+        return {"first": first, "asked": asked, "again": state(), "messages": browser.messages}
 
 
 def test_the_page_orders_sentences_as_python_does(visited: dict[str, Any], lookup: Path) -> None:

@@ -80,6 +80,9 @@ def test_settings_of_the_file_alone(served: Served, tmp_path: Path) -> None:
         (["b", "--max-texts", "2.5"], "'2.5' is not a number such as 2048"),
         (["b", "--on-long", "error"], "No such option"),
         (["b", "--log", "xml"], "--log"),
+        (["b", "--open", "--no-page"], "open is to show the page, but page is off; leave one of the two out"),
+        (["b", "--open", "--listen", "unix:/tmp/s"], "no browser can open unix:/tmp/s; listen at a port"),
+        (["b", "--open", "--listen", "fd:3"], "no browser can open fd:3"),
         (["a=b", "a=c"], "two models are called 'a'"),
         (["/"], "has no name that a request can use"),
     ],
@@ -118,7 +121,7 @@ def test_options_are_few() -> None:
     options = {str(one.name) for one in serve.params if isinstance(one, click.Option)}
     assert options == {
         *("config", "listen", "tls", "api_key_file", "max_wait", "max_texts", "max_body", "max_in_flight", "timeout"),
-        *("log", "device", "verify", "drain", "grace"),
+        *("log", "page", "open", "device", "verify", "drain", "grace"),
     }
 
 

@@ -4,14 +4,14 @@ export const FORMAT_VERSION = 1;
 
 const CORPUS = 'name sha256 sentences available fitted_at';
 const ISOTROPY = 'iso_score average_cosine partition_score';
-const PARITY = 'reference vectors min_cosine mean_cosine max_difference max_norm_error mean_norm_error provider';
+const PARITY = 'reference vectors min_cosine mean_cosine max_difference max_norm_error mean_norm_error provider max_tokens';
 
 /** Fields of each record of whiten.json, by its place; `*` stands for every item of a list, and every name of an object. */
 export const FIELDS = {
   '': 'format_version name space source input layers layer_weights pooling include_prompt modules unwhitened_dimension prompts default_prompt_name'
-    + ' truncation_side similarity_fn_name matryoshka_dimensions route whitening choice normalize dimension max_seq_length pad_token_id precision'
+    + ' truncation_side similarity_fn_name matryoshka_dimensions route whitening choice normalize dimension max_seq_length tokenizer_sha256 pad_token_id memory precision'
     + ' target quantization opset versions parity published files',
-  source: 'model checkpoint revision weights_sha256 merged_into model_type num_hidden_layers hidden_size sentence_similarity license ignored_code',
+  source: 'model checkpoint revision weights_sha256 network_sha256 merged_into model_type num_hidden_layers hidden_size sentence_similarity license ignored_code remote_code',
   whitening: 'method common_components beta shrinkage shrinkage_estimator eigenvalue_floor rank n_samples settled corpus sample isotropy_before'
     + ' isotropy_after alignment',
   'whitening.corpus.*': CORPUS,
@@ -23,6 +23,7 @@ export const FIELDS = {
   'choice.collections.*': CORPUS,
   'choice.candidates.*': 'whitening beta shrinkage common_components dimension spearman ndcg_at_10',
   quantization: 'constant_scales token_scales far_min_cosine far_mean_cosine token_min_cosine largest_pair',
+  memory: 'token_bytes pair_bytes',
   parity: PARITY,
   published: PARITY,
   'files.*': 'sha256 bytes',

@@ -22,6 +22,7 @@ from whiten_runtime.bundle.records import (
     Similarity,
     Source,
     Target,
+    TextMemory,
     WhiteningRecord,
     is_space,
     pooling_modes,
@@ -83,7 +84,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dimension: int
     max_seq_length: int
     """Maximum number of tokens, special tokens included; longer texts are truncated. 0 for vectors."""
+    tokenizer_sha256: str | msgspec.UnsetType = msgspec.UNSET
+    """SHA-256 of what `tokenizer.json` means (`tokenizer_sha256`). Absent for vectors, and in bundles before 0.5."""
     pad_token_id: int
+    memory: TextMemory | msgspec.UnsetType = msgspec.UNSET
+    """Memory of a text on a CPU; absent if no text has more than 512 tokens, and in bundles of 0.4."""
     precision: Precision
     target: Target = "cpu"
     """Target of the graph; for "cuda", operators are fused for NVIDIA GPUs, which needs onnxruntime's own operators."""

@@ -281,10 +281,14 @@ def _escaped(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
 
 
-STDIN = "-"
-"""What stands for standard input on the command line."""
-
 force_option = option("--force", is_flag=True, help="Replace a file that exists.")
+
+kind_option = option(
+    "--kind",
+    metavar="KIND",
+    help="What --input holds, where its name does not say it: txt, jsonl, csv, tsv or parquet, or one with .gz, .zst, "
+    ".bz2 or .xz. [default of stdin: txt]",
+)
 
 
 def check_other_file(out: Path | None, source: str | Path | None) -> None:

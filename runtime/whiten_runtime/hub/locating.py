@@ -3,10 +3,9 @@
 import glob
 import re
 import sys
-import threading
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from whiten_runtime.errors import (
     path_of,
 )
 from whiten_runtime.hub.cache import CachedBundle, cached_bundle, commit_of, damaged_files, set_commit, whole_commits
+from whiten_runtime.hub.reaching import UNREACHED, why_unreached
 
 SCHEME = "hf://"
 
@@ -70,9 +70,6 @@ def check_revision(revision: str) -> None:
         raise UsageError(f"revision is {revision!r}; wanted the name of a branch or tag, or a commit")
 
 
-_OFFLINE, _UNREACHED = "HF_HUB_OFFLINE is set", "the hub is out of reach"
-
-
 def locate_bundle(path: str | Path, revision: str | None = None, *, refresh: bool = False) -> Path:
     """Return the directory of a bundle, downloaded if it names a repository of the hub that is not in the cache.
 
@@ -112,28 +109,30 @@ def fetch_bundle(repository: Repository, refresh: bool = False) -> Path:
         WhitenError: the hub is needed and cannot be reached, or refuses.
     """
     with needing("hub"):
-        from huggingface_hub import constants
+        hub_id = repository.id
+        cached = None if refresh else cached_bundle(hub_id, repository.revision)
+        if cached is not None and not cached.damaged:
+            return cached.folder
+        moved = cached is None and not refresh and commit_of(hub_id, repository.revision) is not None
+        if moved and (folder := _only_commit(repository)) is not None:
+            return folder
+        why = why_unreached()
 
-    hub_id, why = repository.id, _OFFLINE if constants.HF_HUB_OFFLINE else _UNREACHED
-    cached = None if refresh else cached_bundle(hub_id, repository.revision)
-    if cached is not None and not cached.damaged:
-        return cached.folder
-    absent = (
-        f"bundle '{hub_id}' does not exist as a directory, is not whole in the hub's cache, and {why}; check the path, "
-        "or copy the cache (HF_HOME) from a machine that has it"
-    )
-    moved = cached is None and not refresh and commit_of(hub_id, repository.revision) is not None
-    if moved and (folder := _only_commit(repository)) is not None:
-        return folder
-    if not hub_answers():
+    def absent(why: str) -> str:
+        return (
+            f"bundle '{hub_id}' does not exist as a directory, is not whole in the hub's cache, and {why}; check the "
+            "path, or copy the cache (HF_HOME) from a machine that has it"
+        )
+
+    if why is not None:
         if refresh:
             raise WhitenError(f"'{hub_id}' was not asked for: {why}")
         if cached is not None:
             _check_present(cached, why)
         elif (folder := _only_commit(repository)) is not None:
             return folder
-        raise WhitenError(absent)
-    with hub_errors(hub_id, repository.revision, absent):
+        raise WhitenError(absent(why))
+    with hub_errors(hub_id, repository.revision, absent(UNREACHED)):
         return _download(repository, cached)
 
 
@@ -228,27 +227,6 @@ def bar_of_terminals() -> Any:
     return Bar
 
 
-_SECONDS = 5.0
-"""Seconds within which the hub has to answer, the look-up of its name included."""
-
-
-def hub_answers() -> bool:
-    """Return whether the hub answers within 5 seconds: its client alone would try for half a minute."""
-    from huggingface_hub import constants, get_session
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    answered = threading.Event()
-
-    def ask() -> None:
-        with suppress(Exception):  # those of the HTTP library, which differs between versions of huggingface_hub
-            get_session().head(constants.ENDPOINT, timeout=_SECONDS)
-            answered.set()
-
-    asking = threading.Thread(target=ask, daemon=True)  # the look-up of a name has no bound of its own
-    asking.start()
-    asking.join(_SECONDS)
-    return answered.is_set()
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from typing import Any
 from whiten_runtime.bundle.bundle import Bundle, is_model_file, open_bundle
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.errors import BundleError, UsageError, WhitenError, needing
-from whiten_runtime.hub.locating import Repository, hub_answers, hub_errors
+from whiten_runtime.hub.locating import Repository, hub_errors
+from whiten_runtime.hub.reaching import UNREACHED, why_unreached
 
 CARD_FILE = "README.md"
 
@@ -39,10 +40,9 @@ def push_bundle(path: Path, repository: Repository, private: bool = False) -> Up
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     names = _files_of(bundle)
-    unreached = f"the hub is out of reach, and '{hub_id}' is unchanged; try again later"
-    if not hub_answers():
-        raise WhitenError(unreached)
-    with hub_errors(hub_id, branch, unreached):
+    if (why := why_unreached()) is not None:
+        raise WhitenError(f"'{hub_id}' is unchanged: {why}")
+    with hub_errors(hub_id, branch, f"'{hub_id}' is unchanged: {UNREACHED}"):
         api = HfApi()
         info = _describe(api, repository)
         if info is None:

@@ -96,18 +96,17 @@ class Embedder:
         """
         self.engine.check_open()
         limit = self.tokenizer.max_seq_length
-        read, shortened = self._bounded(texts, start, options)
-        ids = self.tokenizer.tokenize(with_prompt(options.prompt, read))
-        too_long = [index for index, row in enumerate(ids) if len(row) > limit]
-        if too_long and not options.truncate:
-            index = too_long[0]
-            raise TooLongError(
-                f"texts[{start + index}] has {len(ids[index])} tokens, but the bundle takes {limit}; "
-                "shorten it, or pass truncate=True to cut it"
-            )
-        for index in too_long:
-            ids[index] = self.tokenizer.cut(ids[index])
-        cut = shortened.union(too_long)
+        read, cut = self._bounded(texts, start, options)
+        ids = list[list[int]]()
+        for index, row in enumerate(self.tokenizer.rows(with_prompt(options.prompt, read))):
+            if len(row) > limit:
+                if not options.truncate:
+                    raise TooLongError(
+                        f"texts[{start + index}] has {len(row)} tokens, but the bundle takes {limit}; "
+                        "shorten it, or pass truncate=True to cut it"
+                    )
+                cut.add(index)
+            ids.append(self.tokenizer.cut(row))
         if cut:
             self._truncated.add(len(cut))
         prompt_tokens = 0 if options.include_prompt else self.tokenizer.prompt_tokens(options.prompt)
@@ -202,8 +201,12 @@ class Embedder:
                 f"texts[{start + index}] has {len(texts[index])} characters, but at most {limit} are read; "
                 "shorten it, pass a larger max_characters, or truncate=True to cut it"
             )
-        part = slice(-limit, None) if self.tokenizer.truncation_side == "left" else slice(limit)
+        part = self.part_read(limit)
         return [text[part] if index in too_long else text for index, text in enumerate(texts)], too_long
+
+    def part_read(self, characters: int) -> slice:
+        """Return the part of a text that is read where so many characters are."""
+        return slice(-characters, None) if self.tokenizer.truncation_side == "left" else slice(characters)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE, Bundle, open_bundle
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import LARGEST_PAIR
+from whiten_runtime.bundle.records import LARGEST_PAIR, TextMemory
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.inference.cpu import CpuEngine
 from whiten_runtime.inference.embedder import Embedder
@@ -57,7 +57,8 @@ def load_bundle(
         more = executor.submit(read, bundle) if read is not None else None
         try:
             graph = GraphFile(bundle.model, settings, bundle.graph_files)
-            engine = _engine_of(graph, settings, manifest.pad_token_id, lookup=manifest.layers == (0,))
+            memory = manifest.memory if isinstance(manifest.memory, TextMemory) else None
+            engine = _engine_of(graph, settings, manifest.pad_token_id, manifest.layers == (0,), memory)
         finally:
             if weights is not None:
                 weights.result()  # an altered file is reported as altered, even if onnxruntime fails on it first
@@ -105,13 +106,19 @@ def open_engine(model: Path, pad_token_id: int, options: SessionOptions | None =
     return _engine_of(GraphFile(model, settings), settings, pad_token_id)
 
 
-def _engine_of(graph: GraphFile, settings: SessionOptions, pad_token_id: int, lookup: bool = False) -> Engine:
+def _engine_of(
+    graph: GraphFile,
+    settings: SessionOptions,
+    pad_token_id: int,
+    lookup: bool = False,
+    memory: TextMemory | None = None,
+) -> Engine:
     """Open a graph on the device of its first provider; `lookup` says that it has no network."""
     if any(map(enables_cuda_graph, settings.providers)):
         raise UsageError("enable_cuda_graph would replay the first text for every other; pass cuda_graphs=True instead")
     if provider_name(settings.providers[0]) in NVIDIA:
         return GpuEngine(graph, settings, pad_token_id)
-    return CpuEngine(graph, settings, pad_token_id, lookup)
+    return CpuEngine(graph, settings, pad_token_id, lookup, memory)
 
 
 def load_graph(

@@ -27,11 +27,14 @@ class ForkSafeSession:
         self._session: Any = None
         _live.add(self)
 
-    def run(self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
-        """Run the graph; safe to call from several threads at once."""
+    def run(
+        self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]], shrink: bool = False
+    ) -> list[NDArray[np.float32]]:
+        """Run the graph; safe to call from several threads at once. `shrink` gives memory back after the run."""
         session = self.get()
         try:
-            results: list[NDArray[np.float32]] = session.run(list(outputs), dict(feed))
+            options = _shrinking() if shrink else None
+            results: list[NDArray[np.float32]] = session.run(list(outputs), dict(feed), options)
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise _failed(str(error)) from error
         return results
@@ -61,10 +64,8 @@ class ForkSafeSession:
 
     def trim(self, feed: Mapping[str, NDArray[Any]]) -> None:
         """Run the graph once, and give back all memory that the session's arena holds and does not use after that."""
-        options = import_onnxruntime().RunOptions()
-        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         try:
-            self.get().run(None, dict(feed), options)
+            self.get().run(None, dict(feed), _shrinking())
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise _failed(str(error)) from error
 
@@ -107,6 +108,12 @@ class ForkSafeSession:
             self._session = None
 
 
+def _shrinking() -> Any:
+    options = import_onnxruntime().RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    return options
+
+
 def _failed(reason: str) -> RunError:
     return RunError(f"onnxruntime failed: {one_line(reason)}")
 
@@ -143,11 +150,22 @@ class GraphFile:
         """Return whether the files are the same as when they were checked."""
         return changed_file(self._files) is None
 
-    def create_session(self, threads: int | None = None, options: SessionOptions | None = None) -> Any:
-        """Create a session of the graph. onnxruntime opens its files by their paths: they are compared after it too."""
+    def create_session(
+        self,
+        threads: int | None = None,
+        options: SessionOptions | None = None,
+        edit: Callable[[bytes], bytes] | None = None,
+    ) -> Any:
+        """Create a session of the graph, or of what `edit` makes of the content of its file.
+
+        onnxruntime opens the files by their paths: they are compared after it too.
+        """
         self._check_unchanged()
         try:
-            return create_session(self.path, options or self._options, threads)
+            if edit is None:
+                return create_session(self.path, options or self._options, threads)
+            folder = self.path.parent if len(self._files) > 1 else None
+            return create_session(edit(self.path.read_bytes()), options or self._options, threads, folder)
         finally:
             self._check_unchanged()
 

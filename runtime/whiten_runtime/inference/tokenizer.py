@@ -162,7 +162,10 @@ def _one_by_one(backend: Backend, chunks: Sequence[str]) -> dict[str, Row]:
 
 
 _TEXTS_AT_ONCE = 512
-"""Texts that the backend gets at once: its encodings take many times the memory of their ids."""
+"""Texts that the backend gets at once, at most: its encodings take many times the memory of their ids."""
+
+_CHARACTERS_AT_ONCE = 1 << 20
+"""Characters of texts that the backend gets at once, unless one text has more: each may be a token of 110 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,15 +218,17 @@ class Tokenizer:
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, special tokens included, not truncated."""
-        ids: list[list[int]] = []
-        with _typed_errors("the bundle's tokenizer fails"):
-            for start in range(0, len(texts), _TEXTS_AT_ONCE):
-                part = [encodable(text) for text in texts[start : start + _TEXTS_AT_ONCE]]
+        return list(self.rows(texts))
+
+    def rows(self, texts: Sequence[str]) -> Iterator[list[int]]:
+        """Yield what `tokenize` returns, a part at a time."""
+        for part in _parts(texts):
+            with _typed_errors("the bundle's tokenizer fails"):
                 if self._words is not None:
-                    ids.extend(self._words.tokenize(part))
+                    rows = self._words.tokenize(part)
                 else:
-                    ids.extend(encoding.ids for encoding in self._backend.encode_batch_fast(part))
-        return ids
+                    rows = [encoding.ids for encoding in self._backend.encode_batch_fast(part)]
+            yield from rows
 
     def tokens(self, text: str, special: bool = True) -> list[Token]:
         """Return the tokens of a text, not truncated."""
@@ -260,6 +265,19 @@ class Tokenizer:
         return len(self.cut(self.tokenize([prompt])[0])) - self._suffix if prompt else 0
 
 
+def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Yield texts in lists of which the backend gets one at a time."""
+    part, size = list[str](), 0
+    for text in texts:
+        if part and (len(part) == _TEXTS_AT_ONCE or size + len(text) > _CHARACTERS_AT_ONCE):
+            yield part
+            part, size = [], 0
+        part.append(encodable(text))
+        size += len(text)
+    if part:
+        yield part
+
+
 @contextmanager
 def _typed_errors(what: str) -> Iterator[None]:
     """Turn the backend's exceptions, and Rust panics, which are not an `Exception`, into `BundleError`."""
@@ -273,9 +291,17 @@ def _typed_errors(what: str) -> Iterator[None]:
 
 def _added_tokens(backend: Backend) -> tuple[int, int]:
     """Return the number of special tokens that the tokenizer puts before a text, and of those after it."""
-    mask = backend.encode("a").special_tokens_mask
+    mask = backend.encode(_known_text(backend)).special_tokens_mask
     before = next((count for count, special in enumerate(mask) if not special), 0)
     return before, next((count for count, special in enumerate(reversed(mask)) if not special), 0)
+
+
+def _known_text(backend: Backend) -> str:
+    """Return a text that gives a token: "a", but for tokenizers that drop it, as those of molecules may."""
+    special = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
+    ids = sorted(number for number in backend.get_vocab().values() if number not in special)
+    texts = chain(("a",), (backend.decode([number]) for number in ids))
+    return next((text for text in texts if backend.encode(text, add_special_tokens=False).ids), "a")
 
 
 def _word_cache(backend: Backend, prefix: int, suffix: int) -> WordCache | None:

@@ -23,7 +23,9 @@ from whiten_serving.http import ollama, openai, tei
 from whiten_serving.http.calls import Call, Guarded
 from whiten_serving.http.errors import ApiError, ClientGoneError, draining, of_answer
 from whiten_serving.http.metrics import version
-from whiten_serving.http.service import Endpoint, Service, json_of
+from whiten_serving.http.own.openapi import document
+from whiten_serving.http.own.page import page
+from whiten_serving.http.service import Endpoint, Service, answer, json_of
 from whiten_serving.requests import OverloadedError
 
 LOGGER = logging.getLogger("whiten.serving")
@@ -57,6 +59,11 @@ async def about(service: Service, request: Request, call: Call) -> Response:
     return PlainTextResponse(f"whiten {version()}: embeddings by {names}; options: /info, metrics: /metrics\n")
 
 
+async def openapi(service: Service, request: Request, call: Call) -> Response:
+    server = service.settings.root_path or request.scope.get("root_path") or "/"
+    return answer(json_of(document(placed(), server, bool(service.settings.api_keys))))
+
+
 TEI = (
     Endpoint("POST", "/embed", "tei", tei.embed),
     Endpoint("POST", "/", "tei", tei.root),
@@ -84,24 +91,30 @@ ENDPOINTS = (
     Endpoint("GET", "/live", "openai", live, open=True),
     Endpoint("GET", "/ready", "openai", ready, open=True),
     Endpoint("GET", "/metrics", "openai", metrics, open=True),
-    Endpoint("GET", "/", "openai", about),
+    Endpoint("GET", "/openapi.json", "openai", openapi, open=True),
+    Endpoint("GET", "/", "openai", about, page=True),
 )
 """All routes."""
 
 
+def placed() -> list[tuple[str, Endpoint]]:
+    """Return the path of each endpoint with it."""
+    below = sorted(TEI, key=lambda endpoint: endpoint.path == "/")  # a model's own path takes what others take too
+    own = [(endpoint.path, endpoint) for endpoint in ENDPOINTS]
+    return own + [(f"/models/{{model}}{endpoint.path}".rstrip("/"), endpoint) for endpoint in below]
+
+
 def make_app(service: Service) -> Starlette:
     """Return the application, which can be mounted in another one."""
-    below = sorted(TEI, key=lambda endpoint: endpoint.path == "/")  # a model's own path takes what others take too
-    placed = [(endpoint.path, endpoint) for endpoint in ENDPOINTS]
-    placed += [(f"/models/{{model}}{endpoint.path}".rstrip("/"), endpoint) for endpoint in below]
-    routes = [_route(service, endpoint, path) for path, endpoint in placed]
+    places = placed()
+    routes = [_route(service, endpoint, path) for path, endpoint in places]
     root = service.settings.root_path
     if root:
-        for path in (root, *(root + path for path, _ in placed)):
+        for path in (root, *(root + path for path, _ in places)):
             if any(route.path_regex.match(path) for route in routes):
                 raise UsageError(f"root_path is {root!r}, below which {path!r} would be two routes; choose another")
-        ends = [("", endpoint) for path, endpoint in placed if path == "/"]
-        routes += [_route(service, endpoint, root + path) for path, endpoint in placed + ends]
+        ends = [("", endpoint) for path, endpoint in places if path == "/"]
+        routes += [_route(service, endpoint, root + path) for path, endpoint in places + ends]
     middleware = []
     if service.settings.cors_origins:
         cors = Middleware(
@@ -153,6 +166,8 @@ class Answered:
     async def _response(self, scope: Scope, receive: Receive, call: Call) -> Response:
         service, endpoint = self._service, self._endpoint
         try:
+            if endpoint.page and service.settings.page and b"text/html" in call.headers.get(b"accept", b""):
+                return page()
             service.admit(endpoint, call)
             with Guarded(call, receive) if endpoint.method == "POST" else nullcontext():
                 return await endpoint.handler(service, Request(scope, receive), call)

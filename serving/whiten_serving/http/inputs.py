@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -47,6 +47,11 @@ _REMEDY = (
     "input holds token ids, which belong to another tokenizer; send strings (LangChain: OpenAIEmbeddings("
     "check_embedding_ctx_length=False)), or let the server take ids of its own tokenizer (token-ids)"
 )
+
+_EITHER = {"anyOf": [msgspec.json.schema(kind) for kind in (str, list[str], list[int | list[int]])]}
+
+TextsOrIds = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=_EITHER)]
+"""Texts, or token ids in place of texts, as a body has them; `Inputs` reads them."""
 
 
 def decoded_bytes(body: bytes | bytearray) -> int:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
+from whiten_serving.http.inputs import TextsOrIds
 from whiten_serving.http.metrics import version
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Service, Wanted, answer, json_of, rows_of
@@ -34,21 +35,21 @@ class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     truncate: bool | None = None
 
 
-class EmbedRequest(_Common, kw_only=True):
+class OllamaEmbedRequest(_Common, kw_only=True):
     """Asks for vectors, which /api/embed divides by their norm."""
 
-    input: msgspec.Raw  # texts or token ids, which `Inputs` reads
+    input: TextsOrIds
     dimensions: Annotated[int, Meta(ge=0)] | None = None
 
 
-class PromptRequest(_Common, kw_only=True):
+class OllamaPromptRequest(_Common, kw_only=True):
     """Asks for one vector, by the older route."""
 
     prompt: str
 
 
-_EMBED = msgspec.json.Decoder(EmbedRequest)
-_PROMPT = msgspec.json.Decoder(PromptRequest)
+_EMBED = msgspec.json.Decoder(OllamaEmbedRequest)
+_PROMPT = msgspec.json.Decoder(OllamaPromptRequest)
 
 
 async def embed(service: Service, request: Request, call: Call) -> Response:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
+from whiten_serving.http.inputs import TextsOrIds
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Service, Wanted, answer, base64_of, json_of, rows_of
 
@@ -18,7 +19,7 @@ from whiten_serving.http.service import Service, Wanted, answer, base64_of, json
 class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
     """Asks for vectors. The fields from `prompt_name` on are not OpenAI's; clients send them as `extra_body`."""
 
-    input: msgspec.Raw  # texts or token ids, which `Inputs` reads
+    input: TextsOrIds
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None

@@ -58,6 +58,7 @@ class Endpoint:
     dialect: Dialect
     handler: "Callable[[Service, Request, Call], Awaitable[Response]]"
     open: bool = False  # whether it needs no key
+    page: bool = False  # whether browsers get the page, which needs no key
     queues: bool = True  # whether a POST gives work to the scheduler, which must have room
 
 

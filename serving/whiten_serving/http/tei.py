@@ -1,6 +1,7 @@
 """Answer the routes of text-embeddings-inference (TEI), as huggingface_hub and SageMaker ask them."""
 
-from typing import Annotated, Any, Literal
+from enum import Enum
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -11,10 +12,21 @@ from starlette.responses import Response
 
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
-from whiten_serving.http.inputs import parsed
+from whiten_serving.http.inputs import TextsOrIds, parsed
 from whiten_serving.http.metrics import version
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Service, Wanted, answer, json_of, rows_of
+
+
+class Direction(Enum):
+    """Side from which long texts are cut, in TEI's spelling; huggingface_hub writes small letters."""
+
+    LEFT = "Left"
+    RIGHT = "Right"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Direction | None":
+        return next((side for side in cls if side.value.lower() == value), None)
 
 
 class EmbedParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -22,7 +34,7 @@ class EmbedParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
 
     normalize: bool | None = None
     truncate: bool | None = None
-    truncation_direction: Literal["Left", "Right", "left", "right"] | None = None
+    truncation_direction: Direction | None = None
     prompt_name: str | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
 
@@ -38,7 +50,7 @@ class Waiting(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class EmbedRequest(EmbedParameters, kw_only=True):
     """Asks for vectors. `model` is for a server of several models."""
 
-    inputs: msgspec.Raw  # texts or token ids, which `Inputs` reads
+    inputs: TextsOrIds
     parameters: EmbedParameters | None = None
     options: Waiting | None = None
     model: str | None = None
@@ -64,7 +76,7 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Asks for the tokens of texts."""
 
     inputs: str | list[str]
-    add_special_tokens: bool = True
+    add_special_tokens: Annotated[bool, Meta(description="True by default.")] = True
     prompt_name: str | None = None
     model: str | None = None
 
@@ -154,7 +166,7 @@ def _wanted(texts: list[str], parameters: EmbedParameters) -> Wanted:
         normalize=parameters.normalize,
         prompt_name=parameters.prompt_name,
         truncate=parameters.truncate,
-        side=None if direction is None else "left" if direction.lower() == "left" else "right",
+        side=None if direction is None else "left" if direction is Direction.LEFT else "right",
     )
 
 

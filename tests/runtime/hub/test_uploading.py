@@ -229,7 +229,9 @@ def test_a_hub_that_is_not_there(hub: Hub, bundle: Path, monkeypatch: pytest.Mon
     assert f"HF_HUB_OFFLINE is set; unset it to upload to '{ID}'" in invoke(whiten, "push", bundle, ID).stderr
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    assert f"the hub is out of reach, and '{ID}' is unchanged; try again later" in refused("push", bundle, ID, code=1)
+    assert f"'{ID}' is unchanged: the hub is out of reach: 127.0.0.1:9 does not answer" in refused(
+        "push", bundle, ID, code=1
+    )
 
 
 @pytest.mark.slow

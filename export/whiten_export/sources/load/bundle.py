@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import msgspec
 import onnx_ir as ir
 
 from whiten_export.graph.builder import read_bundle_graph
@@ -35,7 +36,8 @@ class StoredBundle:
         """Return the stored vectors of the reference before whitening."""
         parity = self.draft.parity
         first = parity.reference.split(_AGAIN)[0] if parity else "the reference"
-        return Expected(first + _AGAIN, read_probes(self._bundle))
+        max_tokens = parity.max_tokens if parity else msgspec.UNSET
+        return Expected(first + _AGAIN, read_probes(self._bundle), max_tokens=max_tokens)
 
     def copy(self, folder: Path, left_out: frozenset[str]) -> None:
         """Copy the files to a folder, but for some."""

@@ -1,0 +1,1 @@
+"""What the server says of itself: the description of its routes, and the page for browsers."""

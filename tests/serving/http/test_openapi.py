@@ -1,0 +1,128 @@
+"""GET /openapi.json: bodies are those that are decoded, examples run, answers and errors are as described."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from support.asgi import asked
+from whiten_serving.http.app import placed
+from whiten_serving.http.errors import PROBLEMS
+from whiten_serving.http.own.openapi import BODIES
+from whiten_serving.http.service import Service
+
+NAMES = {"model": "tiny", "deployment": "tiny", "id": "tiny"}
+PLACES = [pytest.param(path, endpoint, id=f"{endpoint.method} {path}") for path, endpoint in placed()]
+POSTS = [case for case in PLACES if case.values[1].method == "POST"]
+
+
+@pytest.fixture
+def described(app: Any) -> dict[str, Any]:
+    answer = asked(app, "GET", "/openapi.json")
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    return dict(answer.json())
+
+
+def check(described: dict[str, Any], operation: dict[str, Any], answer: Any) -> None:
+    """Check that an answer has the shape that an operation describes for its status."""
+    content = operation["responses"][str(answer.status)]["content"]
+    kind = answer.headers["content-type"].partition(";")[0]
+    assert kind in content
+    if kind == "application/json":
+        schema = content[kind]["schema"] | {"components": described["components"]}
+        Draft202012Validator(schema).validate(answer.json())
+
+
+def test_every_route_is_described_once(described: dict[str, Any]) -> None:
+    found = {(method.upper(), path) for path, methods in described["paths"].items() for method in methods}
+    assert found == {(endpoint.method, path) for path, endpoint in placed()}
+    operations = [one for methods in described["paths"].values() for one in methods.values()]
+    assert len({one["operationId"] for one in operations}) == len(operations)
+    assert described["openapi"].startswith("3.1.")
+
+
+def test_the_document_is_openapi(described: dict[str, Any]) -> None:
+    validator = pytest.importorskip("openapi_spec_validator", reason="needs the extra test-all")
+    validator.OpenAPIV31SpecValidator(described).validate()
+
+
+@pytest.mark.parametrize(("path", "endpoint"), PLACES)
+def test_examples_run(app: Any, described: dict[str, Any], path: str, endpoint: Any) -> None:
+    operation = described["paths"][path][endpoint.method.lower()]
+    bodies: list[object] = [None]
+    if endpoint.method == "POST":
+        examples = operation["requestBody"]["content"]["application/json"]["examples"]
+        bodies = [one["value"] for one in examples.values()]
+    for body in bodies:
+        answer = asked(app, endpoint.method, path.format(**NAMES), body)
+        assert answer.status == 200, answer.body
+        check(described, operation, answer)
+
+
+@pytest.mark.parametrize(("path", "endpoint"), POSTS)
+def test_bodies_are_decoded_with_the_types_that_are_described(
+    app: Any, described: dict[str, Any], monkeypatch: pytest.MonkeyPatch, path: str, endpoint: Any
+) -> None:
+    used: list[type] = []
+    parse: Callable[..., Any] = Service.parsed
+
+    async def parsed(self: Service, request: Any, call: Any, decoder: Any) -> Any:
+        used.append(decoder.type)
+        return await parse(self, request, call, decoder)
+
+    monkeypatch.setattr(Service, "parsed", parsed)
+    asked(app, "POST", path.format(**NAMES), {})
+    assert used == [BODIES[endpoint.handler][0]]
+    content = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+    references = [one["$ref"] for one in content["schema"].get("anyOf", [content["schema"]])]
+    assert references == [f"#/components/schemas/{one.__name__}" for one in BODIES[endpoint.handler]]
+    for kind in BODIES[endpoint.handler]:
+        schema = described["components"]["schemas"][kind.__name__]
+        assert list(schema["properties"]) == list(kind.__struct_fields__)
+        assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "status"),
+    [
+        ("/v1/embeddings", {}, {}, 400),
+        ("/v1/embeddings", {"input": []}, {}, 400),
+        ("/v1/embeddings", {"input": ["a"] * 5}, {}, 413),
+        ("/v1/embeddings", {"input": "a"}, {"content-encoding": "gzip"}, 415),
+        ("/v1/embeddings", {"input": "a"}, {"x-timeout-ms": "0"}, 504),
+        ("/embed", {"inputs": 3}, {}, 422),
+        ("/models/{model}/embed", {"inputs": ["a"] * 5}, {}, 413),
+        ("/tokenize", {"inputs": "a" * 200_000}, {}, 413),
+        ("/api/embed", {"input": 3}, {}, 400),
+        ("/api/embeddings", {"prompt": ["a"]}, {}, 400),
+    ],
+)
+def test_errors_have_the_shape_and_the_code(
+    app_with: Any, described: dict[str, Any], path: str, body: object, headers: dict[str, str], status: int
+) -> None:
+    answer = asked(app_with(max_texts=4), "POST", path.format(**NAMES), body, headers=headers)
+    assert answer.status == status
+    operation = described["paths"][path]["post"]
+    check(described, operation, answer)
+    error = answer.json()["error"]
+    assert isinstance(error, str) or error["code"] in operation["responses"][str(status)]["description"]
+
+
+def test_every_error_code_is_listed(described: dict[str, Any]) -> None:
+    assert described["components"]["schemas"]["ErrorCode"]["enum"] == list(PROBLEMS)
+    told = " ".join(one["description"] for one in described["paths"]["/embed"]["post"]["responses"].values())
+    assert [code for code in PROBLEMS if code not in told] == ["unknown_path", "method_not_allowed"]
+
+
+def test_keys_and_the_path_in_front_are_described(app_with: Any) -> None:
+    app = app_with(api_keys=("k",), root_path="/team")
+    described = asked(app, "GET", "/openapi.json").json()
+    assert described["servers"] == [{"url": "/team"}]
+    names = [name for one in described["security"] for name in one]
+    assert set(names) == set(described["components"]["securitySchemes"])
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            needs_key = asked(app, method.upper(), path.format(**NAMES)).status == 401
+            assert needs_key == (operation.get("security") is None), path
+            assert not needs_key or "401" in operation["responses"], path
