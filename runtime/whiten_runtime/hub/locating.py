@@ -227,8 +227,6 @@ def bar_of_terminals() -> Any:
     return Bar
 
 
-
-
 @contextmanager
 def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]:
     """Turn what huggingface_hub raises in the block into an error of one line; the block does nothing but call it."""
