@@ -16,7 +16,13 @@ import msgspec
 from whiten_runtime.commands import help as layout
 from whiten_runtime.commands.help import option
 from whiten_runtime.errors import UsageError, WhitenError, one_line
-from whiten_runtime.ort.process import end_by_ctrl_c, show_user_warnings, unwind_on_ctrl_c, unwind_on_sigterm
+from whiten_runtime.ort.process import (
+    end_by_ctrl_c,
+    is_terminal,
+    show_user_warnings,
+    unwind_on_ctrl_c,
+    unwind_on_sigterm,
+)
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
 from whiten_runtime.reporter import Reporter
 
@@ -71,7 +77,7 @@ def coloured(text: str, colour: str, bold: bool = False) -> str:
 
 def shows_progress() -> bool:
     """Return whether bars can be drawn on stderr: it is a terminal that can return to the beginning of a line."""
-    return sys.stderr is not None and sys.stderr.isatty() and not _is_dumb() and not _Messages.quiet
+    return is_terminal(sys.stderr) and not _is_dumb() and not _Messages.quiet
 
 
 class _StdoutError(Exception):

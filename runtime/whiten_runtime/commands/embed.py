@@ -30,6 +30,8 @@ from whiten_runtime.ort.providers import Provider
 if TYPE_CHECKING:
     from whiten_runtime.files.vector_metadata import VectorMetadata
     from whiten_runtime.files.write_vectors import Vectors
+    from whiten_runtime.inference.embedder import Embedder
+    from whiten_runtime.inference.options import EncodeOptions
 
     Windows = Iterator[tuple[list[str], Vectors]]
 
@@ -102,14 +104,15 @@ def embed(
 ) -> None:
     """Embed each TEXT, or each text of --input.
 
-    Without --out, prints one JSON object a line with the text and its vector. A TEXT of - reads lines from stdin.
+    Without --out, prints one JSON object a line with the text and its vector. A TEXT of - reads lines from stdin, and
+    answers those of a pipe as they come.
 
     Files say which space their vectors are in: .parquet in its schema, .npy in FILE.npy.json next to it, .jsonl in its
     first line.
 
     A file of --out appears when it is complete. An interrupted run begins anew; whiten embed-many resumes.
     """
-    from whiten_runtime.files.texts import STDIN, read_texts
+    from whiten_runtime.files.texts import STDIN, arriving_texts, read_texts
     from whiten_runtime.files.vector_metadata import VectorMetadata
     from whiten_runtime.files.write_vectors import check_output, json_numbers
     from whiten_runtime.opened.encoder import Encoder, embedder_of
@@ -141,7 +144,13 @@ def embed(
             truncate_dim=truncate_dim,
             precision=precision,
         )
-        windows = embedder_of(encoder).windows(text if source is None else read_texts(source, column, kind), options)
+        embedder = embedder_of(encoder)
+        lines = source == STDIN and column is None and kind in (None, "txt")
+        arriving = arriving_texts() if lines else None
+        if arriving is not None:
+            windows = _as_they_come(embedder, arriving, options)
+        else:
+            windows = embedder.windows(text if source is None else read_texts(source, column, kind), options)
         if source is not None:
             windows = _placed(windows, source, column, kind)
         summary: dict[str, Any] = {}
@@ -160,6 +169,17 @@ def embed(
         if as_json:
             summary |= {"dimension": metadata.dimension, "space": encoder.space, "truncated": encoder.truncated}
             print_json(summary | ({} if precision == "float32" else {"precision": precision}))
+
+
+def _as_they_come(embedder: "Embedder", arriving: Iterator[list[str]], options: "EncodeOptions") -> "Windows":
+    """Yield lists of texts with their vectors, each before the next list is waited for."""
+    done = 0
+    for texts in arriving:
+        try:
+            yield texts, embedder.embed(texts, options)
+        except NoVectorError as error:
+            raise error.moved(done) from None
+        done += len(texts)
 
 
 def _placed(windows: "Windows", source: str, column: str | None, kind: str | None) -> "Windows":

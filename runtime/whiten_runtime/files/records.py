@@ -124,12 +124,15 @@ def parse_records(
             yield row, value
 
 
+def line_too_long(name: str, row: int) -> DataError:
+    """Return the error of a line that is too long to be read."""
+    return DataError(f"{name}: line {row} is longer than {LONGEST >> 20} MiB; give one text a line, or shorten it")
+
+
 def _lines_of(stream: BinaryIO, name: str, row: int, left: int | None) -> Iterator[tuple[int, bytes]]:
     while line := stream.readline(LONGEST + 1 if left is None else min(left, LONGEST + 1)):
         if len(line) > LONGEST:
-            raise DataError(
-                f"{name}: line {row} is longer than {LONGEST >> 20} MiB; give one text a line, or shorten it"
-            )
+            raise line_too_long(name, row)
         yield row, line
         row += 1
         if left is not None and not (left := left - len(line)):

@@ -11,6 +11,9 @@ is skipped, or a wrong one:
 """
 
 import io
+import os
+import select
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +24,7 @@ from typing import Any, BinaryIO
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.parquet import choose_strings, open_parquet, parquet_batches, strings_of
 from whiten_runtime.files.records import (
+    LONGEST,
     SAMPLED,
     Kind,
     Record,
@@ -33,6 +37,7 @@ from whiten_runtime.files.records import (
     keys_of,
     kind_of,
     line_text,
+    line_too_long,
     parse_records,
     records_of,
     text_at,
@@ -47,6 +52,13 @@ _STDIN_NAME = "standard input"
 
 LINES = "text"
 """Name of the only column of files whose lines are texts."""
+
+
+_CHUNK = 1 << 16
+"""Bytes of standard input that are read at once: as many as a pipe of Linux holds."""
+
+_MANY = 1 << 18
+"""Bytes of lines of standard input that are waited for no longer: some 4,000 lines."""
 
 
 def read_texts(path: str | Path, column: str | None = None, kind: str | None = None) -> Iterator[str]:
@@ -97,6 +109,34 @@ def read_rows(path: str | Path, column: str | None = None, kind: str | None = No
         raise UsageError(f"'{file}' does not exist; check the path") from None
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
+
+
+def arriving_texts() -> Iterator[list[str]] | None:
+    """Return the lines of standard input in lists of those that are there, if it is a pipe or a terminal; else None."""
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError):  # it is closed, or no file of the system's
+        return None
+    return None if stat.S_ISREG(kind) else _arriving(sys.stdin.buffer)
+
+
+def _arriving(stream: BinaryIO) -> Iterator[list[str]]:
+    name, rest, row = _STDIN_NAME, bytearray(), 1
+    read, more = record_reader(Layout("txt")), True
+    while more:
+        chunk = os.read(stream.fileno(), _CHUNK)
+        rest += chunk
+        more = bool(chunk)
+        if more and len(rest) < _MANY and os.name != "nt" and select.select([stream], [], [], 0)[0]:
+            continue  # more is there
+        end = rest.rfind(b"\n") + 1 if more else len(rest)
+        if len(rest) - end > LONGEST:
+            raise line_too_long(name, row)
+        records = records_of(io.BytesIO(rest[:end]), name, "txt", row)
+        texts = [text for _, (text,) in parse_records(records, name, read)]
+        rest, row = rest[end:], row + len(texts)
+        if texts:
+            yield texts
 
 
 def _read(raw: BinaryIO, name: str, column: str | None, ending: str) -> Iterator[tuple[int, str]]:

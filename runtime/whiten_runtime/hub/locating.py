@@ -222,7 +222,7 @@ def bar_of_terminals() -> Any:
     class Bar(tqdm):  # type: ignore[misc]
         def __init__(self, *arguments: Any, **options: Any) -> None:
             options.pop("name", None)  # of the client's own bars
-            super().__init__(*arguments, **options | {"disable": not sys.stderr.isatty()})
+            super().__init__(*arguments, **options | {"disable": sys.stderr is None or not sys.stderr.isatty()})
 
     return Bar
 

@@ -120,7 +120,7 @@ class CpuEngine(Engine):
                 session.trim(self.feed([[self._pad_token_id]]))
 
     def check_open(self) -> None:
-        """Raise WhitenError if `close` was called."""
+        """Raise ClosedError if `close` was called."""
         self._wide.check_open()
 
     def close(self) -> None:

@@ -216,7 +216,7 @@ class Engine:
         return False
 
     def check_open(self) -> None:
-        """Raise WhitenError if `close` was called."""
+        """Raise ClosedError if `close` was called."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -235,4 +235,4 @@ class TokenizedTexts:
 
     ids: list[list[int]]  # token ids of each text, special tokens and prompt included
     prompt_tokens: int = 0  # number of tokens at the beginning of each text that are left out of the pooling
-    truncated: int = 0  # number of texts that were cut
+    truncated: int = 0  # number of texts that were cut, equal ones counted each

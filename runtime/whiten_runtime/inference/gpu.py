@@ -192,7 +192,7 @@ class GpuEngine(Engine):
         self._cuda_graphs = recorded
 
     def check_open(self) -> None:
-        """Raise WhitenError if `close` was called."""
+        """Raise ClosedError if `close` was called."""
         self._session.check_open()
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, changed_file, replaced
 from whiten_runtime.bundle.files import Identity, identity_of
-from whiten_runtime.errors import BundleError, RunError, WhitenError, one_line
+from whiten_runtime.errors import BundleError, ClosedError, RunError, one_line
 from whiten_runtime.ort.process import ForkSafeLock, after_fork_in_child
 from whiten_runtime.ort.providers import import_onnxruntime
 from whiten_runtime.ort.session import SessionOptions, create_session
@@ -86,9 +86,9 @@ class ForkSafeSession:
         return self._session is not None
 
     def check_open(self) -> None:
-        """Raise WhitenError if `close` was called."""
+        """Raise ClosedError if `close` was called."""
         if self._closed:
-            raise WhitenError("this encoder was closed; create a new one")
+            raise ClosedError("this encoder was closed; create a new one")
 
     def release(self) -> None:
         """Free the session until it is used again."""

@@ -131,8 +131,8 @@ class Encoder(OpenedBundle):
     ) -> Any:
         """Embed texts.
 
-        A vector does not depend on the other texts of the call, with any `precision`. The order of the texts is kept.
-        Arguments are named as in sentence-transformers.
+        A vector does not depend on the other texts of the call, with any `precision`. The order of the texts is kept,
+        and equal ones are computed once. Arguments are named as in sentence-transformers.
 
         Args:
             texts: one text, or several: a list, an iterable, or a column of pandas, polars, pyarrow, datasets or numpy.
@@ -307,7 +307,8 @@ class Encoder(OpenedBundle):
         if isinstance(texts, str):
             raise TextError("texts is a single str; wanted an iterable of str, such as a list of it")
         settings = encode_options(self, **options)
-        return (row for _, rows in self._embedder.windows(as_iterable(texts), settings) for row in rows)
+        windows = self._embedder.windows(as_iterable(texts), settings)
+        return (row.copy() for _, rows in windows for row in rows)  # a view would keep its whole window
 
     def encode_passages(
         self,
@@ -363,10 +364,8 @@ class Encoder(OpenedBundle):
 
     def _vectors(self, texts: Texts, options: EncodeOptions, show_progress_bar: bool = False) -> NDArray[Any]:
         items = [texts] if isinstance(texts, str) else checked_texts(texts)
-        if not show_progress_bar:
-            return self._embedder.embed(items, options)
-        with progress_bar(len(items), True) as advance:
-            return self._embedder.embed(items, options, advance)
+        with progress_bar(len(items), show_progress_bar) as advance:
+            return self._embedder.embed_once(items, options, advance)
 
     def token_count(self, texts: str | Iterable[str]) -> int | list[int]:
         """Return the number of tokens of a text, or of each text, special tokens included, before truncation."""

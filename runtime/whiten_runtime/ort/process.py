@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from types import FrameType, TracebackType
-from typing import Any
+from typing import IO, Any
 from weakref import WeakSet
 
 
@@ -57,6 +57,11 @@ def show_user_warnings(show: Callable[[str], None]) -> None:
             before(message, category, *place, **options)
 
     warnings.showwarning = show_warning
+
+
+def is_terminal(stream: IO[str] | None) -> bool:
+    """Return whether a standard stream is a terminal; None, as where it was closed, is none."""
+    return stream is not None and stream.isatty()
 
 
 def unwind_on_sigterm() -> None:
