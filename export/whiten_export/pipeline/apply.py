@@ -12,7 +12,7 @@ from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.layers import resolve_layers
 from whiten_export.sources.model import TokenModel
 from whiten_export.sources.opening import USUAL_LENGTH, choose_max_seq_length, open_model
-from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.manifest import NESTED_METHODS, Manifest
 from whiten_runtime.bundle.records import ChoiceRecord, Source, pooling_modes
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import Corpus
@@ -172,9 +172,9 @@ def _length(recipe: Recipe, source: TokenModel, report: Reporter) -> int:
 
 
 def _as_aligned(recipe: Recipe, manifest: Manifest, aligned_to: Aligned) -> tuple[Recipe, Manifest]:
-    """Take the dimension and the layer weights of the bundle to align with, where none are given."""
+    """Take the layer weights of the bundle to align with, and for a nested map its dimension, where none are given."""
     theirs = aligned_to.manifest
-    if recipe.dim is None:
+    if recipe.dim is None and (recipe.spec is None or recipe.spec.method in NESTED_METHODS):
         recipe = dataclasses.replace(recipe, dim=theirs.dimension)
     same = (theirs.layers, theirs.pooling) == (manifest.layers, manifest.pooling)
     if same and manifest.layer_weights is None and not manifest.modules:

@@ -62,6 +62,15 @@ def fit_whitening(manifest: Manifest, graph: Path, tools: Tools) -> tuple[Manife
     return manifest, fitted
 
 
+def keeps_norm(manifest: Manifest) -> bool:
+    """Return whether a bundle that gets another whitening divides by the norm, as before.
+
+    The authors' normalisation is of vectors that are not whitened: as in an export, a whitening takes its place.
+    """
+    of_authors = manifest.whitening is None and is_tuned(manifest.source, manifest.layers)
+    return manifest.normalize and not of_authors
+
+
 def finish_map(
     manifest: Manifest, fitted: WhiteningMap, statistics: Statistics, aligned_to: Aligned | None, report: Reporter
 ) -> tuple[Manifest, WhiteningMap]:

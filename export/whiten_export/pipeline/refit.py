@@ -9,7 +9,7 @@ import msgspec
 from whiten_export.graph.builder import save_graph
 from whiten_export.graph.head import set_head
 from whiten_export.pipeline.align import align_refit
-from whiten_export.pipeline.choose_whitening import by_rules, finish_map
+from whiten_export.pipeline.choose_whitening import by_rules, finish_map, keeps_norm
 from whiten_export.pipeline.prove import parity_record, seal, versions
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.gate import Expected, check_bundle
@@ -65,7 +65,7 @@ def fit_or_load_statistics(
     """
     manifest = read_manifest(path)
     development = None if recipe.dev is None else read_development(Path(recipe.dev), reporter)
-    check_searched(development, manifest, manifest.normalize)
+    check_searched(development, manifest, keeps_norm(manifest))
     if stats:
         statistics = load_fitting(stats, manifest, reporter)
     else:
@@ -78,7 +78,7 @@ def fit_or_load_statistics(
     else:
         chosen = development, statistics.moments, recipe.dim, recipe.shrinkage
         with load_unwhitened(path, options) as embedder:
-            choice = choose_by_development(*chosen, manifest, manifest.normalize, embedder, reporter, required=True)
+            choice = choose_by_development(*chosen, manifest, keeps_norm(manifest), embedder, reporter, required=True)
     assert choice.spec is not None  # a refit always has a map
     return statistics, choice.spec, choice_record(choice, development)
 
@@ -128,6 +128,7 @@ def write_refit(
         old,
         name=out.absolute().name,
         choice=choice,
+        normalize=keeps_norm(old),
         published=None,
         versions=old.versions | made,
     )
