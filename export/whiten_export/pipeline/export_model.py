@@ -81,7 +81,7 @@ def export_bundle(
         check_place(target, replace)
     manifest, fit = apply(completed, source, report)
     manifest = msgspec.structs.replace(manifest, name=target.absolute().name)
-    with staged(target, replace) as stage:
+    with staged(target, replace, report=report) as stage:
         write_tokenizer(stage, source.tokenizer, manifest.max_seq_length)
         tokenizer = Tokenizer(stage / TOKENIZER_FILE, manifest.max_seq_length, manifest.truncation_side)
         tools = Tools(source, fit, stage, tokenizer, SessionOptions.on_device(recipe.device), report)

@@ -69,7 +69,7 @@ def export_vectors(
         source.draft, name=target.absolute().name, normalize=normalize, versions=versions()
     )
     manifest = with_whitening(manifest, fitted, source.statistics)
-    with staged(target, replace) as stage:
+    with staged(target, replace, report=report) as stage:
         graph = source.graph()
         set_head(graph, (fitted.mean, fitted.weight), normalize)
         save_graph(graph, stage / MODEL_FILE)

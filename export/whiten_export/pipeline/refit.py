@@ -139,7 +139,7 @@ def write_refit(
     if aligned_to is None:
         report.stage(f"stored vectors of {path} do not fit the new bundle; --align-to would keep them usable")
     report.stage(f"writing {out}, and checking it")
-    with staged(out, replace) as stage:
+    with staged(out, replace, report=report) as stage:
         source.copy(stage, _REPLACED)
         graph = source.graph()
         set_head(graph, (fitted.mean, fitted.weight), manifest.normalize)
