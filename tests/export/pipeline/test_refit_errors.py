@@ -19,7 +19,7 @@ def _no_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **options: object) -> None:
         raise AssertionError("nothing may be embedded")
 
-    monkeypatch.setattr("whiten_export.pipeline.refit.fit_statistics", fail)
+    monkeypatch.setattr("whiten_export.pipeline.fit.fit_corpus", fail)
 
 
 @pytest.mark.usefixtures("_no_embedding")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.poolings import pool
 from whiten_export.graph.tables import look_up, table_config
-from whiten_export.proof.gate import PublishedVectors, Request
+from whiten_export.proof.gate import Case, PublishedVectors
 from whiten_export.proof.reference import ACTIVATIONS, Dense, Float64Array, LayerNorm, Reference
 from whiten_export.sources.describe.checkpoint import ADAPTER_CONFIG, Checkpoint
 from whiten_export.sources.describe.published import CONFIGS, Published, Stored
@@ -114,7 +114,7 @@ def _transposed(tensor: torch.Tensor) -> NDArray[np.float32]:
 
 
 def encode_published(
-    checkpoint: Checkpoint, requests: Sequence[Request], max_seq_length: int, trust_remote_code: bool, device: str
+    checkpoint: Checkpoint, cases: Sequence[Case], max_seq_length: int, trust_remote_code: bool, device: str
 ) -> PublishedVectors:
     """Load a folder with sentence-transformers and embed texts, each alone, so that padding plays no part."""
     published = checkpoint.published
@@ -136,17 +136,17 @@ def encode_published(
                     module.max_seq_length = max_seq_length
             task = {} if published.route is None else {"task": published.route}
             vectors = [
-                model.encode(list(request.texts), prompt=request.prompt, batch_size=1, show_progress_bar=False, **task)
-                for request in requests
+                model.encode(list(case.texts), prompt=case.prompt, batch_size=1, show_progress_bar=False, **task)
+                for case in cases
             ]
     except Exception as error:  # its exceptions share no base class
         reason = " ".join(str(error).split())[:300]
         raise WhitenError(f"sentence-transformers cannot load '{checkpoint.model}': {reason}") from error
     name = f"sentence-transformers {version('sentence-transformers')}, float32"
-    for request, part in zip(requests, vectors, strict=True):
-        for text, vector in zip(request.texts, part, strict=True):
+    for case, part in zip(cases, vectors, strict=True):
+        for text, vector in zip(case.texts, part, strict=True):
             if not np.isfinite(vector).all():
-                prompt = f", with the prompt {request.prompt[:40]!r}" if request.prompt else ""
+                prompt = f", with the prompt {case.prompt[:40]!r}" if case.prompt else ""
                 raise WhitenError(
                     f"{name} gives NaN or infinity for {text[:40]!r}{prompt}, so '{checkpoint.model}' cannot be proven "
                     "against it"
@@ -211,9 +211,9 @@ class StaticEmbedding(TokenModel):
         """Return the same computation on the arrays, in float64."""
         return StaticReference(self._table, pooling)
 
-    def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
+    def published(self, cases: Sequence[Case], max_seq_length: int) -> PublishedVectors | None:
         """Return the vectors of sentence-transformers."""
-        return encode_published(self.checkpoint, requests, max_seq_length, False, self._device)
+        return encode_published(self.checkpoint, cases, max_seq_length, False, self._device)
 
 
 class StaticReference(Reference):
