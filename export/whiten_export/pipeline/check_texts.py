@@ -38,14 +38,7 @@ _TOKENIZER_SENTENCES = 512
 def check_texts(manifest: Manifest, work: Work, overrides: bool) -> None:
     """Compare the tokenizer with the model's own, and check its prompts and its graph's own vectors.
 
-    Args:
-        manifest: draft of the bundle.
-        work: a model and its tokenizer.
-        overrides: whether the caller names a pooling, or other layers than the last.
-
-    Raises:
-        ParityError: the tokenizer gives other ids than the model's own.
-        UsageError: a prompt leaves nothing to pool, or the graph's own vectors are others.
+    `overrides` says whether the caller names a pooling, or other layers than the last.
     """
     compare_tokenizers(manifest, work)
     check_prompts(manifest, work)
@@ -94,11 +87,6 @@ def check_own_vectors(manifest: Manifest, work: Work, overrides: bool) -> None:
 
     The modules of sentence-transformers beside the graph say whether they are normalised. Nothing is compared if the
     caller names a pooling or other layers: then other vectors are asked for.
-
-    Args:
-        manifest: draft of the bundle.
-        work: model and tokenizer; its report receives the outputs that are not used.
-        overrides: whether the caller names a pooling, or other layers than the last.
 
     Raises:
         UsageError: the graph's own vectors are others.

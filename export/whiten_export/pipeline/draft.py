@@ -9,6 +9,7 @@ from whiten_export.pipeline.align import open_aligned
 from whiten_export.pipeline.fit import is_tuned
 from whiten_export.pipeline.recipe import Recipe, bundle_name
 from whiten_export.pipeline.work import FitJob
+from whiten_export.proof.reference import Composition
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.layers import resolve_layers
 from whiten_export.sources.model import TokenModel
@@ -54,7 +55,7 @@ def fill_defaults(recipe: Recipe, source: TokenModel) -> Recipe:
         as_published = source.embeds and recipe.layers is None and not recipe.whitening_named
         whitening = None if as_published else recipe.usual_whitening
     completed = dataclasses.replace(recipe, layers=layers, pooling=pooling, whitening=whitening)
-    width = with_choices(completed, source).unwhitened_width
+    width = _composition(completed, source).width(source.record.hidden_size)
     if recipe.dim is not None and recipe.dim > width:
         raise UsageError(f"dim is {recipe.dim}, but the model's vectors have {width} dimensions; wanted 1 to {width}")
     return completed
@@ -64,47 +65,57 @@ def default_name(recipe: Recipe, source: TokenModel) -> str:
     """Return the name of the bundle of a complete recipe."""
     assert recipe.layers is not None
     draft, whitens = source.draft, recipe.whitening is not None
-    as_authors = draft.normalize and not whitens and source.is_authors(recipe.layers, recipe.pooling)
+    as_authors = draft.normalize and not whitens and _keeps_authors(recipe, source)
     normalize = as_authors if recipe.normalize is None else recipe.normalize
-    same = source.is_authors(recipe.layers, recipe.pooling) and not whitens and normalize == draft.normalize
+    same = _keeps_authors(recipe, source) and not whitens and normalize == draft.normalize
     return bundle_name(source.checkpoint.name, recipe, recipe.layers, normalize, same)
 
 
 def draft_manifest(recipe: Recipe, source: TokenModel, name: str, report: Reporter) -> tuple[Manifest, FitJob | None]:
     """Return the manifest of the model's vectors by a complete recipe, and the whitening to fit, if there is one.
 
-    The manifest is that of the bundle if no whitening is fitted; a fit sets what a whitening changes.
+    The manifest is that of the bundle if no whitening is fitted; a fit sets what a whitening changes. The modules after
+    a published model's pooling are kept with its own layers and pooling, and left out otherwise.
     """
-    manifest, why = with_choices(recipe, source), None
+    composition, draft, same = _composition(recipe, source), source.draft, _keeps_authors(recipe, source)
+    width, size = composition.width(source.record.hidden_size), source.record.hidden_size
     length = _length(recipe, source, report)
     if not source.supported:
         report.warn(f"architecture '{source.record.model_type}' has not been tried; the parity gate will decide")
-    aligned_to = open_aligned(recipe.align_to)
-    weights = manifest.layer_weights
+    aligned_to, weights, why = open_aligned(recipe.align_to), composition.layer_weights, None
     if aligned_to is not None:
         recipe = dataclasses.replace(recipe, dim=aligned_to.dimension(recipe.dim, recipe.spec))
         theirs = aligned_to.manifest
-        if weights is None and not manifest.modules and _same_layers(theirs, manifest):
+        if not (weights or composition.modules) and (theirs.layers, theirs.pooling) == (recipe.layers, recipe.pooling):
             weights = theirs.layer_weights
     development = None if recipe.dev is None else read_development(Path(recipe.dev), report)
-    check_searched(development, manifest, bool(recipe.normalize))
-    tuned = is_tuned(manifest.source, manifest.layers)
+    check_searched(development, draft, bool(recipe.normalize))
+    tuned = is_tuned(source.record, composition.layers)
     if tuned and recipe.whitening == "auto" and (recipe.dim, recipe.dev, aligned_to) == (None, None, None):
         if unused := [name for name in _FOR_FITTING if getattr(recipe, name) not in (None, "none", 0)]:
             raise UsageError(f"{unused[0].replace('_', '-')} was given, but nothing is fitted: {TUNED.why}")
         recipe, why = dataclasses.replace(recipe, whitening=None), TUNED.why
     manifest = msgspec.structs.replace(
-        manifest,
+        draft,
         name=name,
+        layers=composition.layers,
         layer_weights=weights,
-        max_seq_length=length,
+        pooling=composition.pooling,
+        modules=draft.modules if same else (),
+        unwhitened_dimension=None if width == size else width,
+        matryoshka_dimensions=recipe.matryoshka or (draft.matryoshka_dimensions if same else ()),
         choice=None if why is None else ChoiceRecord(why=why),
+        normalize=(same and draft.normalize) if recipe.normalize is None else recipe.normalize,
+        dimension=width,
+        max_seq_length=length,
+        precision=recipe.precision,
+        target=recipe.target,
     )
     if left := _left_out(recipe, source, manifest):
         report.stage(f"left out, as made for the model's own layer and pooling: {', '.join(left)}")
     job = None
     if recipe.fits:
-        corpus = recipe.corpus_for(manifest.unwhitened_width)
+        corpus = recipe.corpus_for(width)
         job = FitJob(
             recipe.spec,
             recipe.whitening == "auto",
@@ -116,7 +127,7 @@ def draft_manifest(recipe: Recipe, source: TokenModel, name: str, report: Report
             development=development,
             aligned_to=aligned_to,
         )
-    _check_matryoshka(recipe, source, manifest, job is not None)
+    _check_matryoshka(recipe, source, same, width, job is not None)
     if job is not None:
         job.check_count(manifest)
         if job.spec is not None and job.spec.beta and tuned:
@@ -127,28 +138,20 @@ def draft_manifest(recipe: Recipe, source: TokenModel, name: str, report: Report
     return manifest, job
 
 
-def with_choices(recipe: Recipe, source: TokenModel) -> Manifest:
-    """Return the draft with the layers and the pooling of a complete recipe, and its choices about the graph.
-
-    The modules after a published model's pooling are kept with its own layers and pooling, and left out otherwise.
-    """
+def _keeps_authors(recipe: Recipe, source: TokenModel) -> bool:
+    """Return whether layers and pooling of a complete recipe are those of the model's authors."""
     assert recipe.layers is not None
-    draft, same = source.draft, source.is_authors(recipe.layers, recipe.pooling)
-    normalize = (same and draft.normalize) if recipe.normalize is None else recipe.normalize
-    manifest = msgspec.structs.replace(
-        draft,
-        layers=recipe.layers,
-        layer_weights=draft.layer_weights if same else None,
-        pooling=recipe.pooling,
-        modules=draft.modules if same else (),
-        matryoshka_dimensions=recipe.matryoshka or (draft.matryoshka_dimensions if same else ()),
-        normalize=normalize,
-        precision=recipe.precision,
-        target=recipe.target,
-    )
-    size = source.record.hidden_size
-    width = source.composition(manifest).width(size)
-    return msgspec.structs.replace(manifest, unwhitened_dimension=None if width == size else width, dimension=width)
+    return source.is_authors(recipe.layers, recipe.pooling)
+
+
+def _composition(recipe: Recipe, source: TokenModel) -> Composition:
+    """Return how the hidden states become the vector that is whitened, by a complete recipe."""
+    assert recipe.layers is not None
+    assert recipe.pooling is not None
+    draft, own = source.draft, source.checkpoint.own
+    if own is None or not _keeps_authors(recipe, source):
+        return Composition(recipe.layers, recipe.pooling, None, draft.include_prompt)
+    return Composition(recipe.layers, recipe.pooling, draft.layer_weights, draft.include_prompt, own.modules)
 
 
 def _length(recipe: Recipe, source: TokenModel, report: Reporter) -> int:
@@ -175,20 +178,16 @@ def _length(recipe: Recipe, source: TokenModel, report: Reporter) -> int:
     return length
 
 
-def _same_layers(one: Manifest, other: Manifest) -> bool:
-    return (one.layers, one.pooling) == (other.layers, other.pooling)
-
-
 def _left_out(recipe: Recipe, source: TokenModel, manifest: Manifest) -> list[str]:
     """Name the modules that other layers or another pooling leave out; a whitening takes the place of Normalize."""
     own = source.checkpoint.own
-    if own is None or _same_layers(manifest, source.draft):
+    if own is None or _keeps_authors(recipe, source):
         return []
     scaled = recipe.whitening is not None or manifest.normalize
     return [*map(str, own.modules), *(["Normalize"] if own.normalize and not scaled else [])]
 
 
-def _check_matryoshka(recipe: Recipe, source: TokenModel, manifest: Manifest, fits: bool) -> None:
+def _check_matryoshka(recipe: Recipe, source: TokenModel, same: bool, width: int, fits: bool) -> None:
     """Check the dimensions that a caller says the model's vectors may be cut to."""
     if recipe.matryoshka is None:
         return
@@ -198,10 +197,10 @@ def _check_matryoshka(recipe: Recipe, source: TokenModel, manifest: Manifest, fi
             f"{passed}, but a whitening mixes the model's coordinates; pass whitening none, or leave matryoshka out: "
             "vectors whitened with pca or pca-cor can be cut anywhere"
         )
-    if source.embeds and not _same_layers(manifest, source.draft):
+    if source.embeds and not same:
         raise UsageError(
             f"{passed}, but layers or pooling are not those that the model was trained with; leave layers and pooling "
             "out, or matryoshka"
         )
-    if max(recipe.matryoshka) > (width := manifest.unwhitened_width):
+    if max(recipe.matryoshka) > width:
         raise UsageError(f"{passed}, but the model's vectors have {width} dimensions; wanted 1 to {width}")

@@ -2,7 +2,7 @@
 
 `export` is the one pipeline: of models, of bundles that get another whitening, and of files of vectors. Steps that do
 not apply to a source are skipped. The manifest is filled in at seven places: the source's `draft`; the choices, in
-`draft.draft_manifest` and its like for bundles and vectors; the tokenizer's file, in `write_source_files`; the
+`draft.draft_manifest`, `refit.draft_refit` or `export_vectors`; the tokenizer's file, in `write_source_files`; the
 whitening, in `fit.fit_whitening`; the precision, in `to_precision`; and versions and files, then the parity, in
 `prove.prove`.
 """
@@ -46,6 +46,7 @@ from whiten_export.writing.client_files import (
 from whiten_export.writing.staging import check_place, staged
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE, TOKENIZER_FILE, file_record
 from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.records import QuantizationRecord
 from whiten_runtime.errors import instance_of, path_of
 from whiten_runtime.inference.options import Prompts, with_prompt
 from whiten_runtime.ort.session import SessionOptions
@@ -108,22 +109,15 @@ def export(
     report: Reporter,
     overrides: bool = False,
 ) -> Export:
-    """Make a bundle of a source, and publish it once it is proven.
+    """Make a bundle of a source by its draft with the choices of a caller, and publish it once it is proven.
 
-    Args:
-        source: where it starts: a model, a bundle, or a file of vectors.
-        manifest: the source's draft with the choices of the caller, which were checked.
-        job: whitening to fit; None for none.
-        target: directory to create.
-        replace: replace a bundle that already exists.
-        options: options of the sessions that compute vectors.
-        report: receives stages, warnings and progress.
-        overrides: whether the caller names a pooling, or other layers than the last.
+    `overrides` says whether the caller names a pooling, or other layers than the last.
     """
     with staged(target, replace, report=report) as stage:
         work = Work(source, manifest, job, target, stage, options, report)
         manifest = write_source_files(manifest, work, overrides)
         graph = build_graph(manifest, work)
+        gc.collect()  # the float32 weights of the traced graph, before the network's become float64
         expected = reference_vectors(manifest, work)
         gc.collect()  # the network's weights: networks refer to themselves
         manifest, fitted = fit_whitening(manifest, work)
@@ -181,33 +175,34 @@ def to_precision(manifest: Manifest, graph: ir.Model, work: Work) -> tuple[Manif
     """
     if not work.of_model:
         return manifest, graph
+    quantization = None
     if manifest.precision != "fp32":
         work.report.stage(f"turning the weights into {manifest.precision}, and {CHECKING}")
     if manifest.precision == "fp16":
         (halve_network if manifest.target == "cuda" else halve_weights)(graph)
     elif manifest.precision == "int8":
-        manifest, graph = _to_int8(manifest, graph, work)
+        quantization, graph = _to_int8(manifest, graph, work)
     if manifest.target == "cpu":
         sum_residuals(graph)  # after all passes that look for Add
-    return msgspec.structs.replace(manifest, opset=graph.graph.opset_imports[""]), graph
+    opset = graph.graph.opset_imports[""]
+    return msgspec.structs.replace(manifest, quantization=quantization, opset=opset), graph
 
 
-def _to_int8(manifest: Manifest, graph: ir.Model, work: Work) -> tuple[Manifest, ir.Model]:
+def _to_int8(manifest: Manifest, graph: ir.Model, work: Work) -> tuple[QuantizationRecord, ir.Model]:
     tokenizer, length = work.tokenizer, manifest.max_seq_length
     step = max(1, work.sentences // CALIBRATION_SENTENCES)
     taken = list(islice(work.corpus, 0, step * CALIBRATION_SENTENCES, step))
     sentences = with_prompt(Prompts.of(manifest).resolve(), taken)
     vocabulary = Vocabulary.of(tokenizer, work.model.vocab_size, min(length, LONGEST_PROBE))
     texts = calibration_texts(graph, tokenizer, sentences, vocabulary, manifest.pad_token_id)
-    model, record = convert_to_int8(
-        graph, texts, length, (work.folder / UNWHITENED_GRAPH).parent, work.options, work.report
-    )
+    place = (work.folder / UNWHITENED_GRAPH).parent
+    model, record = convert_to_int8(graph, texts, length, place, work.options, work.report)
     if max(manifest.layers) > 0 and not record.constant_scales + record.token_scales:
         work.report.warn(
             "no matrix product of this network can be computed in int8 (its layers may be convolutions), so it is no "
             "faster than fp32; only its embeddings are smaller"
         )
-    return msgspec.structs.replace(manifest, quantization=record), model
+    return record, model
 
 
 def write_files(manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None, work: Work) -> None:

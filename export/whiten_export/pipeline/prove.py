@@ -1,6 +1,7 @@
 """Prove an export: list the cases, compare model, reference and bundle on them, and complete the manifest."""
 
 import dataclasses
+import gc
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
@@ -112,15 +113,6 @@ def prove(manifest: Manifest, fitted: WhiteningMap | None, expected: Expected, w
     """Compare the finished bundle with the reference, and write its probes, its manifest and its card.
 
     It sets the manifest's `published`, `versions`, `files` and `space`, and last its `parity`.
-
-    Args:
-        manifest: the draft, complete but for these fields.
-        fitted: whitening of the bundle; None for none.
-        expected: vectors of the reference before whitening.
-        work: source and folder of the bundle.
-
-    Raises:
-        ParityError: the bundle differs from the reference, or the reference from the program of the model's authors.
     """
     folder, published, made = work.folder, None, versions()
     unchanged: dict[str, FileRecord] = {}  # of files that another program wrote anew
@@ -128,6 +120,7 @@ def prove(manifest: Manifest, fitted: WhiteningMap | None, expected: Expected, w
         if manifest.precision == "fp32":
             work.report.stage(CHECKING)
         published = _compare_published(manifest, expected, work)
+        gc.collect()  # the other program's network
     elif isinstance(work.source, StoredBundle):
         made = manifest.versions | {f"refit-{name}": made[name] for name in ("whiten", "numpy") if name in made}
         unchanged = work.source.changed_files()

@@ -35,16 +35,9 @@ def refit(
     reporter: Reporter | None = None,
     spec: WhiteningSpec | None = None,
 ) -> Export:
-    """Write a bundle with another whitening.
+    """Write the bundle that a recipe names with another whitening: the recipe's, or `spec`.
 
-    Args:
-        recipe: the bundle as its model, and choices about the whitening and the corpus.
-        stats: files of statistics, in place of the corpus; none to embed it.
-        out: directory to create.
-        replace: replace a bundle that already exists.
-        options: options of the sessions.
-        reporter: receives stages, warnings and progress.
-        spec: whitening to fit, in place of the recipe's.
+    It is fitted on the recipe's corpus, or on files of statistics, `stats`.
     """
     report = reporter or Reporter()
     check_place(out, replace)
