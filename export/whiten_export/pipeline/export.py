@@ -126,7 +126,8 @@ def export(
         write_files(manifest, graph, fitted, work)
         del graph
         gc.collect()  # graphs refer to themselves, and keep files mapped as long as they live
-        shutil.rmtree((stage / UNWHITENED_GRAPH).parent, ignore_errors=True)
+        if work.of_model:
+            shutil.rmtree((stage / UNWHITENED_GRAPH).parent)
         manifest = prove(manifest, fitted, expected, work)
     return Export(target, manifest)
 

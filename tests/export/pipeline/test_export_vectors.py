@@ -82,7 +82,7 @@ def test_auto_chooses_by_the_spectrum_and_says_so(files: dict[str, Path], tmp_pa
     np.save(tmp_path / "even.npy", even)
     for number, (file, described, why) in enumerate(
         [
-            (files[".npy"], "soft whitening, shrinkage 0.500", "the vectors lie in few directions"),
+            (files[".npy"], "soft whitening", "the vectors lie in few directions"),
             (tmp_path / "even.npy", "centred only", "the vectors are nearly even without it"),
         ]
     ):
