@@ -108,5 +108,5 @@ def refit(
     with needing("refit"):
         from whiten_export.pipeline.refit import refit as write_refit
     reporter = ConsoleReporter()
-    result = write_refit(recipe, stats, out, force, SessionOptions(providers_for()), reporter)
+    result = write_refit(bundle, recipe, stats, out, force, SessionOptions(providers_for()), reporter)
     shared.tell_written(result, reporter, as_json)

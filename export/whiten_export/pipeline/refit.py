@@ -27,6 +27,7 @@ from whiten_whitening.statistics import Origin, Statistics, fit_statistics, load
 
 
 def refit(
+    path: str | Path,
     recipe: Recipe,
     stats: Sequence[Path],
     out: Path,
@@ -35,13 +36,13 @@ def refit(
     reporter: Reporter | None = None,
     spec: WhiteningSpec | None = None,
 ) -> Export:
-    """Write the bundle that a recipe names with another whitening: the recipe's, or `spec`.
+    """Write a bundle with another whitening: the recipe's, or `spec`.
 
     It is fitted on the recipe's corpus, or on files of statistics, `stats`.
     """
     report = reporter or Reporter()
     check_place(out, replace)
-    source = StoredBundle(recipe.model)
+    source = StoredBundle(path)
     manifest, job = draft_refit(recipe, source, stats, out.absolute().name, report, spec)
     return export(source, manifest, job, out, replace, options or SessionOptions(), report)
 
@@ -138,7 +139,7 @@ def refit_bundle(
         raise UsageError("statistics is empty; name at least one file of whiten fit")
     stats = [path_of("statistics", file) for file in files]
     recipe = Recipe(str(path), align_to=align_to)
-    return refit(recipe, stats, path_of("out", out), replace, _options(providers, threads), reporter, spec)
+    return refit(path, recipe, stats, path_of("out", out), replace, _options(providers, threads), reporter, spec)
 
 
 def fit_bundle(
