@@ -66,14 +66,21 @@ TUNED = Choice(None, "the model was trained for similarity, which whitening undo
 """No whitening, for the top layer of a checkpoint that was fine-tuned for similarity."""
 
 
+_UNTUNED = {True: "the model was not trained for similarity", False: "the vectors lie in few directions"}
+
+
 def choose_by_rules(
     moments: Moments,
     dimension: int | None,
     asked: Shrinkage = "none",
     tuned: bool = False,
     other_layers_tuned: bool = False,
+    known: bool = True,
 ) -> Choice:
-    """Choose by what is known without labels: training, spectrum, and number of vectors per dimension."""
+    """Choose by what is known without labels: training, spectrum, and number of vectors per dimension.
+
+    `known` says whether it is known what the model was trained for.
+    """
     width = len(moments.mean)
     if moments.n < 2:
         raise UsageError(
@@ -89,8 +96,8 @@ def choose_by_rules(
     few = moments.n < WARNED_RATIO * width
     if few:
         weight = max(weight, round(oas(moments), 2))
-    untuned = "these layers were" if other_layers_tuned else "the model was"
-    why = f"{untuned} not trained for similarity{', and the sentences are few' if few else ''}"
+    untuned = "these layers were not trained for similarity" if other_layers_tuned else _UNTUNED[known]
+    why = f"{untuned}{', and the sentences are few' if few else ''}"
     return Choice(WhiteningSpec("pca", dimension, 1.0, weight), why)
 
 

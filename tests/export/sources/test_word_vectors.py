@@ -13,7 +13,7 @@ from sklearn.decomposition import TruncatedSVD
 from support.cli import ok, refused
 from support.corpus import NASTY, sentences
 from whiten import Encoder
-from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources.load.word_vectors import SPECIALS, _pattern, word_tokenizer
 from whiten_runtime.bundle.parity import GATES

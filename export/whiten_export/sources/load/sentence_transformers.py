@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from whiten_export.graph.builder import HiddenStates, describe
 from whiten_export.graph.poolings import pool, weighted_sum
 from whiten_export.graph.tables import look_up, table_config
-from whiten_export.proof.gate import PublishedVectors, Request
+from whiten_export.proof.gate import Case, PublishedVectors
 from whiten_export.proof.reference import ACTIVATIONS, Dense, Float64Array, LayerNorm, Reference
 from whiten_export.sources.describe.checkpoint import ADAPTER_CONFIG, Checkpoint
 from whiten_export.sources.describe.published import CONFIGS, Published, Stored
@@ -134,7 +134,7 @@ def _transposed(tensor: torch.Tensor) -> NDArray[np.float32]:
 
 
 def encode_published(
-    checkpoint: Checkpoint, requests: Sequence[Request], max_seq_length: int, trust_remote_code: bool, device: str
+    checkpoint: Checkpoint, cases: Sequence[Case], max_seq_length: int, trust_remote_code: bool, device: str
 ) -> PublishedVectors:
     """Load a folder with sentence-transformers and embed texts, each alone, so that padding plays no part."""
     published = checkpoint.published
@@ -156,17 +156,17 @@ def encode_published(
                     module.max_seq_length = max_seq_length
             task = {} if published.route is None else {"task": published.route}
             vectors = [
-                model.encode(list(request.texts), prompt=request.prompt, batch_size=1, show_progress_bar=False, **task)
-                for request in requests
+                model.encode(list(case.texts), prompt=case.prompt, batch_size=1, show_progress_bar=False, **task)
+                for case in cases
             ]
     except Exception as error:  # its exceptions share no base class
         reason = " ".join(str(error).split())[:300]
         raise WhitenError(f"sentence-transformers cannot load '{checkpoint.model}': {reason}") from error
     name = f"sentence-transformers {version('sentence-transformers')}, float32"
-    for request, part in zip(requests, vectors, strict=True):
-        for text, vector in zip(request.texts, part, strict=True):
+    for case, part in zip(cases, vectors, strict=True):
+        for text, vector in zip(case.texts, part, strict=True):
             if not np.isfinite(vector).all():
-                prompt = f", with the prompt {request.prompt[:40]!r}" if request.prompt else ""
+                prompt = f", with the prompt {case.prompt[:40]!r}" if case.prompt else ""
                 raise WhitenError(
                     f"{name} gives NaN or infinity for {text[:40]!r}{prompt}, so '{checkpoint.model}' cannot be proven "
                     "against it"
@@ -242,11 +242,11 @@ class StaticEmbedding(TokenModel):
         """Return the same computation on the arrays, in float64."""
         return StaticReference(self._table, pooling, self._unknown if pooling == "mean" else None)
 
-    def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
+    def published(self, cases: Sequence[Case], max_seq_length: int) -> PublishedVectors | None:
         """Return the vectors of sentence-transformers; for files of model2vec alone, its own, where it is installed."""
         if self._unknown is not None:
-            return encode_by_model2vec(self.checkpoint, requests, max_seq_length)
-        return encode_published(self.checkpoint, requests, max_seq_length, False, self._device)
+            return encode_by_model2vec(self.checkpoint, cases, max_seq_length)
+        return encode_published(self.checkpoint, cases, max_seq_length, False, self._device)
 
 
 class StaticReference(Reference):
@@ -265,9 +265,7 @@ class StaticReference(Reference):
         return pool([self._table[input_ids]], attention_mask, self._pooling)
 
 
-def encode_by_model2vec(
-    checkpoint: Checkpoint, requests: Sequence[Request], max_seq_length: int
-) -> PublishedVectors | None:
+def encode_by_model2vec(checkpoint: Checkpoint, cases: Sequence[Case], max_seq_length: int) -> PublishedVectors | None:
     """Embed texts with model2vec, each alone; None where it is not installed."""
     try:
         from model2vec import StaticModel
@@ -276,7 +274,7 @@ def encode_by_model2vec(
     model = StaticModel.from_pretrained(checkpoint.directory)
     model.embedding = model.embedding.astype(np.float32)  # it would add float16 in float16
     model.max_length = max_seq_length
-    vectors = tuple(model.encode(with_prompt(one.prompt, one.texts)).astype(np.float64) for one in requests)
+    vectors = tuple(model.encode(with_prompt(one.prompt, one.texts)).astype(np.float64) for one in cases)
     return PublishedVectors(f"model2vec {version('model2vec')}, float32", vectors)
 
 
