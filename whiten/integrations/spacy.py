@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from whiten.integrations import open_encoder
-from whiten_runtime.errors import needing_package
+from whiten_runtime.errors import NoVectorError, needing_package
 from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("spacy"):
@@ -48,9 +48,13 @@ class BundleVectors:
             stream: documents.
             batch_size: number of documents that are embedded at once; their batches are the encoder's own.
         """
-        documents = iter(stream)
+        documents, done = iter(stream), 0
         while part := list(islice(documents, batch_size)):
-            vectors = self.encoder.encode([doc.text for doc in part], **self._options)
+            try:
+                vectors = self.encoder.encode([doc.text for doc in part], **self._options)
+            except NoVectorError as error:
+                raise error.moved(done) from None
+            done += len(part)
             for doc, vector in zip(part, vectors, strict=True):
                 doc.vector = vector
                 doc.user_hooks["similarity"] = self._similarity

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.cli import refused
+from support.cli import MAIN, refused
 from whiten import Encoder
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs descriptors and locales of POSIX")
@@ -107,3 +107,20 @@ def test_error_of_something_else_than_stdout_does_not_name_it(
     monkeypatch.setattr("whiten_runtime.opened.encoder.Encoder.__init__", fail)
     line = refused("embed", tiny_bundle, "a text", code=1)
     assert line.startswith(f"error: [Errno {error.errno}] {error.strerror}")
+
+
+def test_lines_of_a_pipe_are_answered_as_they_come(tiny_bundle: Path) -> None:
+    """As for a co-process, which waits for each answer."""
+    command = [sys.executable, "-c", MAIN, "embed", str(tiny_bundle), "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        for lines in (b"first\n", b"second\nthird\n", b"\n", b"caf\xc3\xa9\n"):
+            running.stdin.write(lines)
+            running.stdin.flush()
+            for line in lines.decode().splitlines():
+                assert json.loads(running.stdout.readline())["text"] == line
+        running.stdin.write(b"no end of line")
+        running.stdin.close()
+        assert json.loads(running.stdout.readline())["text"] == "no end of line"
+        assert running.wait(60) == 0
