@@ -6,17 +6,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-<<<<<<< HEAD
 import numpy as np
 from numpy.typing import NDArray
 
 from whiten.integrations.opening import BundleSource
-from whiten_runtime.errors import UsageError, needing_package
+from whiten_runtime.errors import NoVectorError, UsageError, needing_package
 from whiten_runtime.inference.vectors import row_similarities
-=======
-from whiten.integrations import open_encoder
-from whiten_runtime.errors import NoVectorError, needing_package
->>>>>>> part-s
 from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("spacy"):
