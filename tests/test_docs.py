@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
-LONG = {"docs/architecture.md", "docs/bundle-format.md"}
+LONG = {"docs/architecture.md", "docs/bundle-format.md", "docs/guides/integrations.md"}
 """Pages that are looked up, not read."""
 
 LISTS = {"README.md", *(f"docs/{name}.md" for name in ("README", "reference/api", "reference/commands", "releasing"))}

@@ -21,7 +21,7 @@ _MODULES = {
         "ParityRecord QuantizationRecord Source WhiteningRecord"
     ),
     "whiten_runtime.errors": (
-        "BundleError DataError IntegrityError MissingPackageError NoVectorError ParityError "
+        "BundleError ClosedError DataError IntegrityError MissingPackageError NoVectorError ParityError "
         "ProviderError TextError TooLongError UnsafeModelError UsageError WhitenError"
     ),
     "whiten_runtime.files.corpus": "Corpus",
@@ -32,7 +32,9 @@ _MODULES = {
     "whiten_runtime.reporter": "Reporter",
     "whiten_serving.async_encoder": "AsyncEncoder",
     "whiten_serving.batcher": "Batcher",
-    "whiten_serving.requests": "BatcherCounters BatcherStats DeadlineExceededError OverloadedError",
+    "whiten_serving.requests": (
+        "BatcherCounters BatcherStats DeadlineExceededError OverloadedError TooManyTokensError"
+    ),
     "whiten_whitening.codes.coder": "Coder",
     "whiten_whitening.codes.io": "Codes",
     "whiten_whitening.drift": "Drift DriftMonitor",

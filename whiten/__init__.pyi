@@ -19,6 +19,7 @@ from whiten_runtime.bundle.records import QuantizationRecord as QuantizationReco
 from whiten_runtime.bundle.records import Source as Source
 from whiten_runtime.bundle.records import WhiteningRecord as WhiteningRecord
 from whiten_runtime.errors import BundleError as BundleError
+from whiten_runtime.errors import ClosedError as ClosedError
 from whiten_runtime.errors import DataError as DataError
 from whiten_runtime.errors import IntegrityError as IntegrityError
 from whiten_runtime.errors import MissingPackageError as MissingPackageError
@@ -43,6 +44,7 @@ from whiten_serving.requests import BatcherCounters as BatcherCounters
 from whiten_serving.requests import BatcherStats as BatcherStats
 from whiten_serving.requests import DeadlineExceededError as DeadlineExceededError
 from whiten_serving.requests import OverloadedError as OverloadedError
+from whiten_serving.requests import TooManyTokensError as TooManyTokensError
 from whiten_whitening.codes.coder import Coder as Coder
 from whiten_whitening.codes.io import Codes as Codes
 from whiten_whitening.drift import Drift as Drift

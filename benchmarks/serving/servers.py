@@ -43,10 +43,15 @@ class Server:
         self._process.wait()
 
 
-def whiten(bundle: Path, threads: int) -> list[str]:
+def whiten(bundle: Path, threads: int, *options: str) -> list[str]:
     """Return the command of `whiten serve`."""
-    options = ["--listen", "PORT", "--max-wait", "600s", "--log", "off"]
-    return ["env", f"WHITEN_THREADS={threads}", sys.executable, "-c", _WHITEN, str(bundle), *options]
+    words = [f"WHITEN_THREADS={threads}", sys.executable, "-c", _WHITEN, str(bundle), "--listen", "PORT", *options]
+    return ["env", *words]
+
+
+def packages(checkout: Path) -> str:
+    """Return the path by which Python finds the packages of a checkout."""
+    return ":".join(str(checkout / name) for name in ("runtime", "whitening", "serving"))
 
 
 def peer(python: Path, model: Path, file: str, threads: int) -> list[str]:

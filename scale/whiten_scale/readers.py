@@ -1,29 +1,32 @@
 """Cut input files into pieces, and read the rows of pieces; `whiten_runtime.files.texts` says what a row is."""
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import islice
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from whiten_runtime.errors import DataError, UsageError, encodable
-from whiten_runtime.files.records import Kind, Record, WrongRowError, content_of, keys_of, kind_of, records_of, type_of
-from whiten_runtime.files.texts import (
-    BATCH,
-    Layout,
+from whiten_runtime.files.parquet import BATCH, choose_strings, import_parquet, open_parquet, strings_of
+from whiten_runtime.files.records import (
+    Compression,
+    Kind,
+    Record,
+    WrongRowError,
     choose_column,
-    choose_strings,
-    import_parquet,
-    open_parquet,
-    parquet_batches,
-    read_layout,
-    record_reader,
-    strings_of,
+    content_of,
+    keys_of,
+    kind_of,
+    records_of,
 )
+from whiten_runtime.files.texts import Layout, read_layout, record_reader
+from whiten_scale.columns import JsonColumn, carried_value, cast_column, watched
+from whiten_scale.parquet import cut_rows, footer_hash, row_reader
 from whiten_scale.places import Entry, look_up, opened
+
+CHUNK_BYTES = 16 << 20
+"""Bytes of records that are read at once, about: the memory that very long texts take."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
@@ -41,7 +44,7 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str  # path below the directory that was given, or its own name
     kind: Kind
-    compressed: bool = False
+    compression: Compression | None = None
     size: int
     columns: tuple[str, ...] | None = None  # names in its header; None for lines that are texts, or JSON
     column: str | None = None  # column of the texts; None for lines that are texts
@@ -99,53 +102,39 @@ class CutFile(NamedTuple):
     file: InputFile
     carried: Any  # schema of pyarrow of the columns that are carried
     pieces: list[Piece]
+    absent: dict[str, list[str]]  # columns that no object of a .jsonl file has, and the keys at its beginning
 
 
 def cut_file(entry: Entry, choice: ColumnChoice, per_shard: int) -> CutFile:
     """Read a file, of a Parquet file the footer, and cut it; a compressed file is one piece, however long."""
-    kind, compressed = kind_of(entry.name) or ("txt", False)
+    pyarrow, _ = import_parquet()
+    kind, compression = kind_of(entry.name) or ("txt", None)
     columns: tuple[str, ...] | None
     column: str | None
+    absent = dict[str, list[str]]()
     if kind == "parquet":
-        pyarrow, _ = import_parquet()
         with opened(entry.url) as stream:
             file = open_parquet(stream, entry.url)
             schema = file.schema_arrow
             columns, column = tuple(schema.names), choose_strings(choice.column, schema, entry.url)
             names = [choose_column(name, schema.names, entry.url) for name in choice.carried]
             carried = pyarrow.schema([pyarrow.field(name, schema.field(name).type) for name in names])
-            pieces, digest = list(cut_parquet(file, per_shard)), footer_hash(stream)
+            pieces = [Piece(0, start, end, start + 1, end - start) for start, end in cut_rows(file, per_shard)]
+            digest = footer_hash(stream)
     else:
-        with opened(entry.url) as raw, content_of(raw, entry.url, compressed) as stream:
-            layout, records = read_layout(stream, entry.url, kind, choice.column, choice.carried)
-            columns, column, carried = layout.header, layout.column, _carried_schema(layout, entry.url, choice)
-            pieces, digest = _cut_records(records, layout.start, None if compressed else per_shard)
+        with opened(entry.url) as raw, content_of(raw, entry.url, compression) as content:
+            layout, records = read_layout(content, entry.url, kind, choice.column, choice.carried)
+            columns, column = layout.header, layout.column
+            found = [JsonColumn(name) for name in choice.carried] if kind == "jsonl" else []
+            records = watched(records, entry.url, found) if found else records
+            pieces, digest = _cut_records(records, layout.start, None if compression else per_shard)
+        types = [one.type for one in found] or [pyarrow.string()] * len(choice.carried)
+        carried = pyarrow.schema(list(zip(choice.carried, types, strict=True)))
+        absent = {one.name: sorted(keys_of(layout.sample)) for one in found if one.absent}
     described = InputFile(
-        **asdict(entry), kind=kind, compressed=compressed, columns=columns, column=column, sha256=digest
+        **asdict(entry), kind=kind, compression=compression, columns=columns, column=column, sha256=digest
     )
-    return CutFile(described, carried, pieces)
-
-
-def _carried_schema(layout: Layout, name: str, choice: ColumnChoice) -> Any:
-    """Return names and types of the columns that are carried: strings, or those of a .jsonl file's first values."""
-    pyarrow, _ = import_parquet()
-    objects = [value for value in layout.sample if isinstance(value, dict)]
-    keys, fields = sorted(keys_of(objects)), []
-    for column in choice.carried:
-        value = next((row[column] for row in objects if row.get(column) is not None), None)
-        if keys and value is None:
-            choose_column(column, keys, name)
-        kind = "string" if value is None else _arrow_type(value)
-        if kind is None:
-            raise UsageError(f"'{name}' holds {type_of(value)} at '{column}'; only texts and numbers can be carried")
-        fields.append(pyarrow.field(column, pyarrow.type_for_alias(kind)))
-    return pyarrow.schema(fields)
-
-
-def _arrow_type(value: object) -> str | None:
-    if type(value) is int and not -(1 << 63) <= value < 1 << 63:
-        return None
-    return {int: "int64", str: "string", float: "double", bool: "bool"}.get(type(value))
+    return CutFile(described, carried, pieces, absent)
 
 
 def _cut_records(records: Iterable[Record], start: int, size: int | None) -> tuple[list[Piece], str]:
@@ -163,38 +152,6 @@ def _cut_records(records: Iterable[Record], start: int, size: int | None) -> tup
     if count:
         pieces.append(Piece(0, begin, position, first, count))
     return pieces, digest.hexdigest()
-
-
-def footer_hash(stream: BinaryIO) -> str:
-    """Return the SHA-256 of the footer of a Parquet file, which holds places, sizes and statistics of its columns."""
-    place = stream.seek(-8, os.SEEK_END)  # the length of the footer, and the letters PAR1
-    length = int.from_bytes(stream.read(8)[:4], "little")
-    stream.seek(place - length)
-    return hashlib.sha256(stream.read(length)).hexdigest()
-
-
-def cut_parquet(file: Any, size: int) -> Iterator[Piece]:
-    """Yield pieces of whole row groups, of `size` rows at most; larger groups are cut into equal parts."""
-    start = end = 0
-    for rows in group_rows(file):
-        if end > start and end - start + rows > size:
-            yield Piece(0, start, end, start + 1, end - start)
-            start = end
-        if rows > size:
-            parts = -(-rows // size)
-            for part in range(parts):
-                first, last = (end + rows * place // parts for place in (part, part + 1))
-                yield Piece(0, first, last, first + 1, last - first)
-            start = end + rows
-        end += rows
-    if end > start:
-        yield Piece(0, start, end, start + 1, end - start)
-
-
-def group_rows(file: Any) -> list[int]:
-    """Return the number of rows of each row group."""
-    metadata = file.metadata
-    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
 
 def read_pieces(files: Sequence[InputFile], pieces: Iterable[Piece], carried: Any) -> Iterator[Chunk]:
@@ -219,16 +176,18 @@ def _read_records(file: InputFile, piece: Piece, schema: Any) -> Iterator[Chunk]
     pyarrow, _ = import_parquet()
     carried = list(schema)[3:]
     read = record_reader(Layout(file.kind, file.columns, file.column), [column.name for column in carried])
-    with opened(file.url) as raw, content_of(raw, file.url, file.compressed) as stream:
-        stream.seek(piece.start)
-        records = records_of(stream, file.name, file.kind, piece.row, piece.end - piece.start)
-        while part := list(islice(records, BATCH)):
+    with opened(file.url) as raw, content_of(raw, file.url, file.compression) as stream:
+        if file.compression is None:
+            stream.seek(piece.start)
+        else:  # one piece, which begins after the header
+            stream.read(piece.start)
+        for part in _parts(records_of(stream, file.name, file.kind, piece.row, piece.end - piece.start)):
             rows, wrong = list[tuple[Any, ...]](), list[WrongRow]()
             for row, lines in part:
                 try:
                     if values := read(row, lines):
                         text, *others = values
-                        rows.append((encodable(text), file.name, row, *map(_carried_value, others, carried)))
+                        rows.append((encodable(text), file.name, row, *map(carried_value, others, carried)))
                 except WrongRowError as error:
                     wrong.append(WrongRow(file.name, row, str(error)))
             columns = list(zip(*rows, strict=True)) or [()] * len(schema)
@@ -236,57 +195,41 @@ def _read_records(file: InputFile, piece: Piece, schema: Any) -> Iterator[Chunk]
             yield Chunk(pyarrow.Table.from_arrays(arrays, schema=schema), len(part), wrong)
 
 
-def _carried_value(value: Any, column: Any) -> Any:
-    """Return a value in the type of its column."""
-    if value is None:
-        if column.nullable:
-            return None
-        raise WrongRowError(f"has no id at '{column.name}'")
-    exact = type(value) is int and str(column.type) == "double" and abs(value) <= 1 << 53
-    if _arrow_type(value) != str(column.type) and not exact:
-        raise WrongRowError(f"holds {type_of(value)} at '{column.name}'; wanted {column.type}, as in the first row")
-    return encodable(value) if isinstance(value, str) else value
+def _parts(records: Iterator[Record]) -> Iterator[list[Record]]:
+    """Yield records in lists of `BATCH` at most, and of about `CHUNK_BYTES`."""
+    part, size = list[Record](), 0
+    for row, lines in records:
+        part.append((row, lines))
+        size += sum(map(len, lines))
+        if len(part) == BATCH or size >= CHUNK_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _read_parquet(file: InputFile, piece: Piece, schema: Any) -> Iterator[Chunk]:
-    with opened(file.url) as stream:
-        for row, batch in _batches(open_parquet(stream, file.name), file, piece, schema.names[3:]):
-            yield _parquet_chunk(file, batch, row, schema)
-
-
-def _batches(source: Any, file: InputFile, piece: Piece, carried: list[str]) -> Iterator[tuple[int, Any]]:
-    """Yield batches of the rows of a piece, each with the number of its first row in the file."""
-    start, groups, begin = 0, list[int](), None
-    for group, rows in enumerate(group_rows(source)):
-        if start < piece.end and start + rows > piece.start:
-            groups.append(group)
-            begin = start if begin is None else begin
-        start += rows
-    position = begin or 0
-    columns = list(dict.fromkeys((str(file.column), *carried)))
-    for batch in parquet_batches(source, file.name, columns, groups):
-        first, last = max(position, piece.start), min(position + len(batch), piece.end)
-        if first < last:
-            yield first + 1, batch.slice(first - position, last - first)
-        position += len(batch)
+    columns = tuple(dict.fromkeys((str(file.column), *schema.names[3:])))
+    for row, batch in row_reader(file.url, file.stamp, file.name, columns).read(piece.start, piece.end):
+        yield _parquet_chunk(file, batch, row + 1, schema)
 
 
 def _parquet_chunk(file: InputFile, batch: Any, row: int, schema: Any) -> Chunk:
     pyarrow, _ = import_parquet()
-    ids = next((column.name for column in list(schema)[3:] if not column.nullable), None)
-    missing = [False] * len(batch) if ids is None else batch.column(ids).is_null().to_pylist()
-    places, texts, wrong = list[int](), list[str](), list[WrongRow]()
-    for place, text in enumerate(strings_of(batch.column(str(file.column)))):
-        if isinstance(text, WrongRowError):
-            wrong.append(WrongRow(file.name, row + place, str(text)))
-        elif missing[place]:
-            wrong.append(WrongRow(file.name, row + place, f"has no id at '{ids}'"))
-        else:
-            texts.append(text)
-            places.append(place)
-    carried = pyarrow.Table.from_batches([batch]).select(schema.names[3:])
-    carried = carried.take(pyarrow.array(places, pyarrow.int64())) if wrong else carried
-    first = (texts, [file.name] * len(places), [row + place for place in places])
+    carried, wrong = list[Any](), dict[int, str]()
+    for column in list(schema)[3:]:
+        values, misfits = cast_column(batch.column(column.name), column)
+        if not column.nullable:
+            absent = f"has no id at '{column.name}'"
+            wrong |= {place: absent for place, null in enumerate(values.is_null().to_pylist()) if null}
+        wrong |= {place: str(error) for place, error in misfits.items()}
+        carried.append(values)
+    texts = strings_of(batch.column(str(file.column)))
+    wrong |= {place: str(text) for place, text in enumerate(texts) if isinstance(text, WrongRowError)}
+    places = [place for place in range(len(batch)) if place not in wrong]
+    if wrong:
+        carried = [values.take(pyarrow.array(places, pyarrow.int64())) for values in carried]
+    first = ([texts[place] for place in places], [file.name] * len(places), [row + place for place in places])
     arrays = [pyarrow.array(values, column.type) for values, column in zip(first, schema, strict=False)]
-    arrays += [values.cast(column.type) for values, column in zip(carried.columns, list(schema)[3:], strict=True)]
-    return Chunk(pyarrow.Table.from_arrays(arrays, schema=schema), len(batch), wrong)
+    table = pyarrow.Table.from_arrays([*arrays, *carried], schema=schema)
+    return Chunk(table, len(batch), [WrongRow(file.name, row + place, wrong[place]) for place in sorted(wrong)])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.errors import DataError, NoVectorError, UsageError
-from whiten_runtime.files.texts import import_parquet
+from whiten_runtime.files.parquet import import_parquet
 from whiten_runtime.files.vector_metadata import KEY, SPACE_KEY, VectorMetadata
 from whiten_runtime.opened.encoder import Encoder, embedder_of
 from whiten_runtime.opened.opening import encode_options
@@ -84,6 +84,16 @@ class Vectors:
         except NoVectorError as error:
             raise DataError(f"{bundle}: {_ANY_TEXT!r} {error.failures[0]}") from None
 
+    def bounded(self, table: Any) -> Any:
+        """Return a table of `read_pieces` with no more of its texts than is read, so that long ones take no memory."""
+        pyarrow, _ = import_parquet()
+        most = self._embedder.max_characters
+        if table.column(0).nbytes <= most:  # of texts that are short together: no need to look at each
+            return table
+        read, field = self._embedder.part_read(most), table.schema.field(0)
+        texts = [text[read] for text in table.column(0).to_pylist()]
+        return table.set_column(0, field, pyarrow.array(texts, field.type))
+
     def of(self, texts: Sequence[str]) -> NDArray[Any]:
         """Return what is stored of texts, [n, width]."""
         rows = self._embedder.embed(texts, self._options)
@@ -154,7 +164,7 @@ def embed_shard(vectors: Vectors, job: Job, number: int, out: Folder, record_err
                 raise chunk.wrong[0].error()
             wrong.extend(chunk.wrong)
             records += chunk.records
-            yield chunk.table
+            yield vectors.bounded(chunk.table)
 
     with out.writing(name) as file:
         with parquet.ParquetWriter(file, schema, **_encoding(schema)) as writer:

@@ -15,17 +15,18 @@ from pathlib import Path
 
 import msgspec
 
+from whiten_runtime.bundle.manifest import bundle_hash
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.files.texts import import_parquet
+from whiten_runtime.files.parquet import import_parquet
 from whiten_runtime.ort.process import unwind_on_sigterm
 from whiten_runtime.ort.providers import silence_log
 from whiten_scale.fitting import RangeFitter, ranges_of
 from whiten_scale.places import Folder
-from whiten_scale.plan import Job, bundle_hash
+from whiten_scale.plan import Job
 from whiten_scale.shard import VectorChoice, Vectors, embed_shard
 
 ATTEMPTS = 4
-"""Pools that are made, one after another, where processes are killed."""
+"""Times that processes may be killed while nothing is done."""
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -80,17 +81,19 @@ def open_once(content: bytes) -> Do:
 def run_items(work: Work, items: Iterable[int], workers: int) -> Generator[int]:
     """Do items of a job in this many processes, and yield each that is done.
 
-    Where a process is killed, all begin anew, up to three times, with the items that are left.
+    Where a process is killed, all begin anew with the items that are left, until that happens four times in which no
+    item is done.
     """
-    left, content = dict.fromkeys(items), msgspec.json.encode(work)
-    for _ in range(ATTEMPTS):
+    left, content, losses = dict.fromkeys(items), msgspec.json.encode(work), 0
+    while losses < ATTEMPTS:
         try:
             for item in _run_pool(list(left), content, workers):
                 del left[item]
+                losses = 0
                 yield item
             return
         except BrokenProcessPool:
-            pass
+            losses += 1
     raise WhitenError(
         f"workers were killed {ATTEMPTS} times, the last time in items {', '.join(map(str, list(left)[:workers]))}; "
         "they may need more memory than there is, so use fewer --workers. What is done is kept: run the command again"

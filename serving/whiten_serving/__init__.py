@@ -2,6 +2,6 @@
 
 from whiten_serving.async_encoder import AsyncEncoder
 from whiten_serving.batcher import Batcher
-from whiten_serving.requests import DeadlineExceededError, OverloadedError
+from whiten_serving.requests import DeadlineExceededError, OverloadedError, TooManyTokensError
 
-__all__ = ["AsyncEncoder", "Batcher", "DeadlineExceededError", "OverloadedError"]
+__all__ = ["AsyncEncoder", "Batcher", "DeadlineExceededError", "OverloadedError", "TooManyTokensError"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import UsageError, needing
+from whiten_runtime.errors import UsageError, as_iterable, needing
 from whiten_runtime.inference.options import QueuedArguments
 from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.encoder_queue import EncoderQueue
@@ -63,21 +63,26 @@ class AsyncEncoder:
             What `Encoder.encode` returns: float32 [n, k], or [k] for a single string; it is within 1e-6 of the norm.
 
         Raises:
-            OverloadedError: too much work waits already; nothing was tokenised or queued.
+            OverloadedError: too much work waits already.
+            TooManyTokensError: there are more tokens than can be computed in the time, or than may wait.
             DeadlineExceededError: the vectors were not there in time.
             TextError: an item is not a string; the message has its index.
             TooLongError: a text is too long and `truncate` is False.
             UsageError: an option cannot be used as given.
-            WhitenError: the batcher or the encoder is closed.
+            ClosedError: the batcher or the encoder is closed.
         """
         until = moment_in("timeout", timeout)
         self._queue.scheduler.check_room()
+        items = texts if isinstance(texts, str) else list(as_iterable(texts))  # their TimeoutError is theirs
+        limit = asyncio.timeout(None if until == math.inf else until - time.monotonic())
         try:
-            async with asyncio.timeout(None if until == math.inf else until - time.monotonic()):
-                request = await self._queue.request_in_loop(texts, **options)
+            async with limit:
+                request = await self._queue.request_in_loop(items, **options)
                 request.deadline = until
                 return await self._queue.answer(request)
         except TimeoutError:
+            if not limit.expired():
+                raise
             raise DeadlineExceededError(f"not computed within {timeout:.3g} s") from None
 
     def stats(self) -> BatcherStats:

@@ -20,16 +20,17 @@ class Batcher:
     """Embeds texts of many callers with one encoder, in batches that callers share.
 
     Use it from any number of threads: Flask, gRPC, Celery. It has no event loop; `AsyncEncoder` is for those that have.
-    A text's vector does not depend on the other texts of its batch. What a call asks for waits in a queue, first in
-    first out; a batch begins with the oldest text, and takes others of its length from those that wait next. No request
-    waits for others to come. After a fork, make one in each child.
+    A text's vector does not depend on the other texts of its batch. Calls take turns: a batch begins with the next text
+    of the call whose turn it is, and takes others of its length from those that wait next. So a short call waits for a
+    batch of each long one, not for all of it. Equal texts of a call are computed once. No call waits for others to
+    come. After a fork, make one in each child.
 
     Args:
         encoder: an encoder, which stays the caller's to close; or the bundle of one that is opened and closed here.
         lanes: number of batches that run at once; None for the encoder's own number, as many as it has threads, or one
             for layer 0 and for a graph of more than 1 GiB. More than that number has no effect.
-        max_wait: seconds of work that may wait, at the rate measured so far, besides the bound of 131,072 tokens; None
-            for that bound alone.
+        max_wait: seconds of work that may go before a call, at the rates measured so far, besides the bound of
+            1,048,576 tokens that may wait; None for that bound alone.
         shared_with: another batcher, with which this one shares lanes, the queue and its bounds: several models then
             share the processor. Of these batchers, make that with the most lanes first. The other options are left
             out, and those of the other batcher hold.
@@ -75,11 +76,12 @@ class Batcher:
             DeadlineExceededError if the time was over. `cancel` keeps texts that wait from being computed.
 
         Raises:
-            OverloadedError: too much work waits already; nothing was tokenised or queued.
+            OverloadedError: too much work waits already.
+            TooManyTokensError: there are more tokens than can be computed in the time, or than may wait.
             TextError: an item is not a string; the message has its index.
             TooLongError: a text is too long and `truncate` is False.
             UsageError: an option cannot be used as given.
-            WhitenError: the batcher or the encoder is closed.
+            ClosedError: the batcher or the encoder is closed.
         """
         until = moment_in("timeout", timeout)
         self._queue.scheduler.check_room()

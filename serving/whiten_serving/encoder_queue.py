@@ -1,10 +1,11 @@
 """An encoder with the scheduler that computes its requests: what `Batcher`, `AsyncEncoder` and the server share."""
 
 import asyncio
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.records import VectorPrecision
-from whiten_runtime.errors import as_iterable, checked_texts, whole_number
+from whiten_runtime.errors import UsageError, checked_texts, whole_number
+from whiten_runtime.inference.embedder import DifferentTexts
 from whiten_runtime.inference.options import EncodeOptions, Prompts
 from whiten_runtime.opened.encoder import Encoder, embedder_of
 from whiten_runtime.opened.opening import encode_options
@@ -22,9 +24,12 @@ from whiten_serving.scheduler import Scheduler
 _OPTIONS = 256
 """Number of different options that are remembered."""
 
-_AT_ONCE = 4096
+_INLINE_CHARACTERS = 4096
 """Characters up to which texts are tokenised in the event loop's thread: it takes less than a millisecond, and handing
 them to another thread would take about as long."""
+
+_QUICK = ("float32", None, "binary", "ubinary")
+"""Precisions whose options are checked in the event loop; others need the ranges of all coordinates."""
 
 _TEXT = 8
 """Characters that a text counts at least: 100,000 empty ones take their time too."""
@@ -53,6 +58,7 @@ class EncoderQueue:
             self.runner = self._embedder.engine
             self.runner.check_open()
             self.runner.create_sessions()
+            self.has_ranges = _has_ranges(self.encoder)
             self.scheduler = scheduler or Scheduler(
                 self.runner.schedule.workers if lanes is None else lanes, max_wait=max_wait
             )
@@ -62,6 +68,9 @@ class EncoderQueue:
             raise
         self._shares = scheduler is not None
         self.scheduler.begin(self.runner)
+        if not self._shares:
+            weakref.finalize(self, self.scheduler.abandon).atexit = False
+        self._checked = partial(_checked, self.encoder)
         self._options = lru_cache(_OPTIONS, typed=True)(self._checked)  # checking options takes its time
         self._prompts = Prompts.of(self.encoder.manifest)
 
@@ -85,14 +94,18 @@ class EncoderQueue:
         if max_characters is not None:
             options = replace(options, max_characters=whole_number("max_characters", max_characters, 1))
         items = [texts] if isinstance(texts, str) else checked_texts(texts)
-        finish = (lambda vectors: options.finish(vectors)[0]) if isinstance(texts, str) else options.finish
-        return Request(self.runner, self._embedder.tokenize(items, options), finish, ignore)
+        if isinstance(texts, str):
+            tokenized = self._embedder.tokenize(items, options)
+            return Request(self.runner, tokenized, lambda vectors: options.finish(vectors)[0], ignore)
+        different = DifferentTexts.of(items)
+        tokenized = self._embedder.tokenize(items if different is None else different.texts, options, 0, different)
+        places = None if different is None else different.places
+        return Request(self.runner, tokenized, options.finish, ignore, places=places)
 
-    async def request_in_loop(self, texts: str | Iterable[str], **options: Any) -> Request:
-        """Return `request` of texts, which are tokenised in another thread if they are long."""
-        if not isinstance(texts, str):
-            texts = list(as_iterable(texts))
-        if _characters(texts, options.get("prompt")) <= _AT_ONCE:
+    async def request_in_loop(self, texts: str | list[str], **options: Any) -> Request:
+        """Return `request` of texts, one or a list, which are tokenised in another thread if they are long."""
+        short = _characters(texts, options.get("prompt")) <= _INLINE_CHARACTERS
+        if short and options.get("precision", "float32") in _QUICK:
             return self.request(texts, **options)
         return await asyncio.to_thread(self.request, texts, **options)
 
@@ -103,7 +116,8 @@ class EncoderQueue:
 
         Raises:
             OverloadedError: too much work waits already.
-            WhitenError: the scheduler is closed.
+            TooManyTokensError: the request has more tokens than can be computed by its deadline.
+            ClosedError: the scheduler is closed.
         """
         if request.texts.ids:
             request.done = done
@@ -142,21 +156,31 @@ class EncoderQueue:
         if self._owned:
             self.encoder.close()
 
-    def _checked(
-        self,
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        precision: VectorPrecision | None = "float32",
-        ranges: ArrayLike | None = None,
-    ) -> EncodeOptions:
-        return encode_options(
-            self.encoder,
-            prompt="",
-            normalize_embeddings=normalize_embeddings,
-            truncate_dim=truncate_dim,
-            precision=precision,
-            ranges=ranges,
-        )
+
+def _has_ranges(encoder: Encoder) -> bool:
+    """Return whether a bundle stores ranges of int8, which are read now: its files may be replaced later."""
+    try:
+        encoder.ranges()
+    except UsageError:
+        return False
+    return True
+
+
+def _checked(
+    encoder: Encoder,
+    normalize_embeddings: bool = False,
+    truncate_dim: int | None = None,
+    precision: VectorPrecision | None = "float32",
+    ranges: ArrayLike | None = None,
+) -> EncodeOptions:
+    return encode_options(
+        encoder,
+        prompt="",
+        normalize_embeddings=normalize_embeddings,
+        truncate_dim=truncate_dim,
+        precision=precision,
+        ranges=ranges,
+    )
 
 
 def ignore(request: Request) -> None:

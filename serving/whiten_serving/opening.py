@@ -6,12 +6,11 @@ import logging
 import socket
 import webbrowser
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 
 import uvicorn
 
-from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.manifest import bundle_hash
 from whiten_runtime.bundle.parity import Agreement
 from whiten_runtime.errors import ProviderError, WhitenError
 from whiten_runtime.hub.locating import locate_bundle
@@ -38,7 +37,7 @@ def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agre
     try:
         record_cuda_graphs(encoder)
         if settings.verify:
-            proof = proof_of(encoder)
+            proof = proof_of(encoder, quick=True)
             proof.check(choice.bundle, "; --no-verify serves it all the same")
         else:
             encoder.warmup()
@@ -75,7 +74,7 @@ def served(choice: ModelChoice, encoder: Encoder, agreement: Agreement | None, s
 
 def is_replaced(choice: ModelChoice, digest: str) -> bool:
     """Return whether a bundle on the disk is another than the one with this hash of its manifest."""
-    return sha256(read_manifest(locate_bundle(choice.bundle)).to_json()).hexdigest() != digest
+    return bundle_hash(locate_bundle(choice.bundle)) != digest
 
 
 def described(model: ServedModel) -> str:

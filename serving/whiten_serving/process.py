@@ -46,9 +46,6 @@ _SWITCH = 0.001
 batch wait for the event loop: 10 % fewer texts/s of all-MiniLM-L6-v2 on two cores. With 0.0001, they take so many small
 batches that requests for layer 0, whose network costs nothing, take a fifth more of the processor."""
 
-_KEEP_ALIVE = 75
-"""Seconds that a connection may be idle: more than proxies keep theirs, or they would send requests to closed ones."""
-
 _LOG = logging.getLogger("whiten.serving")
 
 
@@ -89,7 +86,7 @@ class Process:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_keep_alive=settings.keep_alive,
             timeout_graceful_shutdown=math.ceil(settings.grace),
             ssl_certfile=settings.tls,
         )

@@ -1,145 +1,209 @@
 """Hold the requests that wait, and form batches of their texts. No threads: callers hold a lock."""
 
 import math
-import time
-from collections import deque
 from collections.abc import Sequence
+from itertools import count
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from whiten_runtime.inference.batching import Schedule, token_budget, workers_for
 from whiten_runtime.inference.engine import Engine
-from whiten_serving.requests import Batch, Item, Rate, Request
+from whiten_serving.requests import RUN_SHARE, Batch, Item, Rate, Request
 
 WINDOW = 256
-"""Number of texts, the oldest ones, from which a batch is formed: about ten batches of short texts."""
-
-RUN_SHARE = 1 / 24
-"""Cost of a run besides that of its padded tokens, as a share of the tokens of a full batch: 11 tokens of 256, measured
-with all-MiniLM-L6-v2 in int8."""
+"""Number of texts, those whose turns come next, from which a batch is formed: about ten batches of short texts."""
 
 _SHORTEST = np.array([[0.0], [0.5], [0.7], [0.85]])
-"""Lengths of the shortest text of a batch, relative to the longest, of which the best one is taken; another is that of
-the first text itself. Of all batches, even the best is hardly better: tests compare them."""
+"""Four limits for how short the shortest text of a batch may be, as a fraction of the longest. `companions` tries each,
+and the first text's own length, and takes the batch with the most tokens for its cost."""
 
 
 class Line:
-    """Queue of the requests of one model, with the number of its batches that run."""
+    """Requests of one model that wait, by client, and the number of its batches that run."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.running = 0
         self.tokens = 0  # that wait
-        self.single = Rate()  # of batches of one text
-        self.window: list[Item] = []
-        self.rest: deque[Request] = deque()
+        self.turn = 0  # number of the last batch that was its own
+        self.rate = Rate()  # of all batches, by their cost
+        self.single = Rate()  # of batches of one text, by their tokens
+        self.clients: dict[str, dict[Request, None]] = {}  # whose turn it is first, then the others
 
     @property
     def ready(self) -> bool:
         """Return whether texts wait of which a batch may be taken now."""
         return self.tokens > 0 and self.running < self.schedule.workers
 
-    def fill(self) -> list[Item]:
-        """Fill the window with the oldest texts that somebody still waits for, and return it."""
-        self.window = [item for item in self.window if not item[0].finished]
-        while self.rest and len(self.window) < WINDOW:
-            request = self.rest[0]
-            end = min(len(request.lengths), request.in_window + WINDOW - len(self.window))
-            if not request.finished:
-                self.window += [(request, index) for index in range(request.in_window, end)]
-                request.in_window = end
-            if request.finished or end == len(request.lengths):
-                self.rest.popleft()
-        return self.window
+    def seconds_for(self, tokens: int) -> float:
+        """Return the time of one lane for tokens in full batches; 0 before the first batch."""
+        return self.rate.seconds_for(tokens * (1 + RUN_SHARE))
 
-    def form(self, idle: int) -> tuple[Batch, list[Item]]:
-        """Return a batch of the oldest text and others of the window, and what is left there."""
-        schedule, prompt_tokens = self.schedule, self.window[0][0].texts.prompt_tokens
-        places = [place for place, (one, _) in enumerate(self.window) if one.texts.prompt_tokens == prompt_tokens]
-        lengths = [request.lengths[index] for request, index in (self.window[place] for place in places)]
+    def remove(self, request: Request) -> None:
+        """Forget a request of which no text waits any more."""
+        requests = self.clients[request.client]
+        del requests[request]
+        if not requests:
+            del self.clients[request.client]
+
+    def first(self) -> Request:
+        """Return the request whose turn it is."""
+        return next(iter(next(iter(self.clients.values()))))
+
+    def pass_turn(self, request: Request) -> None:
+        """Put a client behind the others, and its request behind those of the same client."""
+        requests = self.clients.pop(request.client)
+        del requests[request]
+        requests[request] = None
+        self.clients[request.client] = requests
+
+    def window(self, now: float, late: list[Request]) -> list[Item]:
+        """Return up to `WINDOW` texts in the order of turns; note requests whose deadlines have passed."""
+        items: list[Item] = []
+        for requests in self.clients.values():
+            for request in requests:
+                if now >= request.deadline:
+                    late.append(request)
+                    continue
+                items += [(request, index) for index in request.waiting[: WINDOW - len(items)]]
+                if len(items) == WINDOW:
+                    return items
+        return items
+
+    def form(self, window: list[Item], idle: int) -> Batch:
+        """Return a batch of the first text and others of the window."""
+        schedule, prompt_tokens = self.schedule, window[0][0].texts.prompt_tokens
+        places = [place for place, (one, _) in enumerate(window) if one.texts.prompt_tokens == prompt_tokens]
+        lengths = [request.lengths[index] for request, index in (window[place] for place in places)]
         idle = min(idle, schedule.workers - self.running) if schedule.split else 1
         workers = workers_for(lengths, idle, schedule.worker_tokens)
         most = schedule.budget if workers == 1 else token_budget(lengths, workers, schedule.budget)
-        chosen = {places[number] for number in companions(lengths, most, schedule.budget, schedule.pairs)}
-        batch = Batch.of(item for place, item in enumerate(self.window) if place in chosen)
-        return batch, [item for place, item in enumerate(self.window) if place not in chosen]
+        chosen = sorted(companions(lengths, most, schedule.budget, schedule.pairs))
+        return Batch.of(window[places[number]] for number in chosen)
+
+    def wait_for(self, seconds: float, client: str) -> float:
+        """Return the time of one lane until work of so many seconds has had its turns, besides the work itself.
+
+        Each request that waits goes before it with as much work as it has itself, at least a batch; and so does each
+        other client, whatever the number of its requests.
+        """
+        least = max(seconds, self.seconds_for(self.schedule.budget))
+        times = {
+            name: [self.seconds_for(request.queued_tokens) for request in requests]
+            for name, requests in self.clients.items()
+        }
+        own = sum(min(one, least) for one in times.pop(client, ()))
+        return own + sum(min(sum(others), own + least) for others in times.values())
 
 
 class Queue:
-    """Queue of requests, those of each model first in first out, which forms batches of their texts.
+    """Queue of requests, which take turns, and of whose texts batches are formed.
 
-    A batch is formed when a lane is free, for the model whose text is the oldest among those that may run another one:
-    it has that text, and those of like length among the oldest ones of this model, the window. So no text is overtaken
-    by more than the texts of the window before it, and by those of other models while its own runs all it may.
+    When a lane is free, it is the turn of the model that has had none for the longest time, among those that may run
+    another batch; then of one of its clients, and of one of the client's requests, in the same way. The batch has the
+    next text of this request, and those of like length among the texts that come next, the window. So a text waits for
+    a batch of each request that waits, whatever the work of these requests.
     """
 
     def __init__(self) -> None:
         self.tokens = 0
         self.requests = 0
+        self.seconds = 0.0  # of one lane, that the waiting work takes
         self._lines: WeakKeyDictionary[Engine, Line] = WeakKeyDictionary()
+        self._turns = count(1)
+
+    def line(self, runner: Engine) -> Line:
+        """Return the line of a model."""
+        if runner not in self._lines:
+            self._lines[runner] = Line(runner.schedule)
+        return self._lines[runner]
 
     def add(self, request: Request) -> None:
-        """Queue a request behind all others."""
-        if request.runner not in self._lines:
-            self._lines[request.runner] = Line(request.runner.schedule)
-        line = self._lines[request.runner]
-        line.rest.append(request)
+        """Queue a request behind the others of its client."""
+        line = self.line(request.runner)
+        line.clients.setdefault(request.client, {})[request] = None
         line.tokens += request.queued_tokens
-        self.tokens += request.queued_tokens
         self.requests += 1
+        self._count(request.queued_tokens)
 
     def drop(self, request: Request) -> None:
         """Forget the texts of a request that wait, if any do; the caller marks it as over."""
         if request.queued_tokens:
-            self._lines[request.runner].tokens -= request.queued_tokens
-            self.tokens -= request.queued_tokens
+            line, tokens = self._lines[request.runner], request.queued_tokens
+            line.remove(request)
+            line.tokens -= tokens
+            request.queued_tokens, request.waiting = 0, []
             self.requests -= 1
-            request.queued_tokens = 0
+            self._count(-tokens)
 
-    def expired(self, now: float) -> list[Request]:
-        """Return requests of the windows whose deadline has passed."""
-        windows = [line.fill() for line in self._lines.values()]
-        return list({request: None for window in windows for request, _ in window if now >= request.deadline})
+    def _count(self, tokens: int) -> None:
+        self.tokens += tokens
+        self.seconds = sum(line.seconds_for(line.tokens) for line in self._lines.values()) if self.tokens else 0.0
+
+    def wait_for(self, seconds: float, client: str) -> float:
+        """Return the time of one lane until work of so many seconds has had its turns, besides the work itself."""
+        return sum(line.wait_for(seconds, client) for line in self._lines.values())
 
     @property
     def ready(self) -> bool:
         """Return whether texts wait of which a batch may be taken now."""
         return any(line.ready for line in self._lines.values())
 
-    def oldest(self) -> Request | None:
-        """Return the request whose text is in the next batch; None if none may be taken."""
-        first = (line.fill()[0][0] for line in self._lines.values() if line.ready)
-        return min(first, key=lambda request: request.submitted, default=None)
+    def first(self) -> Request | None:
+        """Return the request of the next batch; None if none may be taken."""
+        line = self._next()
+        return None if line is None else line.first()
 
-    def take(self, idle: int) -> Batch | None:
-        """Take the next batch; None if no text may be taken.
+    def _next(self) -> Line | None:
+        return min((line for line in self._lines.values() if line.ready), key=lambda line: line.turn, default=None)
 
-        What it raises, for want of memory, leaves everything as it was.
+    def take(self, idle: int, now: float, late: list[Request]) -> Batch | None:
+        """Take the next batch; None if no text may be taken. Requests found late are dropped, and noted in `late`.
+
+        What it raises, for want of memory, leaves everything as it was, but for these.
         """
-        oldest = self.oldest()
-        if oldest is None:
-            return None
-        line = self._lines[oldest.runner]
-        batch, window = line.form(idle)
-        taken = [(request, sum([request.lengths[index] for index in some])) for request, some in batch.parts.items()]
-        now = time.monotonic()
-        line.window = window
+        while (line := self._next()) is not None:
+            found: list[Request] = []
+            window = line.window(now, found)
+            late += found
+            for request in found:
+                self.drop(request)
+            if window:
+                return self._taken(line, line.form(window, idle), window[0][0], now)
+        return None
+
+    def _taken(self, line: Line, batch: Batch, first: Request, now: float) -> Batch:
+        """Note that a batch is taken in the turn of a request."""
+        left = {
+            request: [index for index in request.waiting[:WINDOW] if index not in indices]
+            for request, indices in ((request, set(indices)) for request, indices in batch.parts.items())
+        }
+        line.turn = next(self._turns)
+        line.pass_turn(first)
         line.running += 1
         line.tokens -= batch.tokens
-        self.tokens -= batch.tokens
-        for request, tokens in taken:
+        for request, indices in batch.parts.items():
             request.started = request.started or now
-            request.queued_tokens -= tokens
-            self.requests -= request.queued_tokens == 0
+            request.waiting[:WINDOW] = left[request]
+            request.queued_tokens -= sum(request.lengths[index] for index in indices)
+            if not request.waiting:
+                line.remove(request)
+                self.requests -= 1
+        self._count(-batch.tokens)
         return batch
 
-    def end(self, batch: Batch, seconds: float | None = None) -> None:
-        """Note that a batch does not run any more, and how long it took if it was computed."""
+    def end(self, batch: Batch, seconds: float | None = None, share: float = 1.0) -> None:
+        """Note that a batch does not run any more, and how long it took if it was computed.
+
+        It took `share` lanes, more than one where the others cannot be used meanwhile.
+        """
         line = self._lines[batch.runner]
         line.running -= 1
-        if seconds is not None and batch.texts == 1:
-            line.single.add(batch.tokens, seconds)
+        if seconds is not None:
+            line.rate.add(batch.cost, seconds * share)
+            if batch.texts == 1:
+                line.single.add(batch.tokens, seconds)
 
     def seconds_of_text(self) -> float:
         """Return the time of the text that waits, as far as is known; infinite if several wait, or none."""

@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.engine import Engine, TokenizedTexts
 
-MAX_QUEUE_TOKENS = 131_072
-"""Number of tokens that may wait: some seconds of a small model on two cores. It bounds their memory, and the queue
-before a rate was measured."""
+MAX_QUEUE_TOKENS = 1_048_576
+"""Number of tokens that may wait, which bounds their memory: 2,048 texts of 512 tokens, about 40 MB."""
+
+RUN_SHARE = 1 / 24
+"""Cost of a run besides that of its padded tokens, as a share of the tokens of a full batch: 11 tokens of 256, measured
+with all-MiniLM-L6-v2 in int8."""
 
 _MEMORY = 0.95
 """Share of the earlier measurements that the rate keeps with each batch: about the last twenty count. With fewer, too
@@ -33,6 +36,24 @@ class OverloadedError(WhitenError):
         super().__init__(message)
         self.retry_after = retry_after
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.retry_after)
+
+
+class TooManyTokensError(WhitenError, ValueError):
+    """Raised when a request has more tokens than can be computed by its deadline, or than may wait at all.
+
+    Attributes:
+        limit: number of tokens that a request may have, at the rate measured so far.
+    """
+
+    def __init__(self, message: str, limit: int) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.limit)
+
 
 class DeadlineExceededError(WhitenError, TimeoutError):
     """Raised when a request was not computed by its deadline."""
@@ -47,18 +68,20 @@ class Request:
     """The texts of one call, and the vectors computed of them so far. The scheduler's lock guards it."""
 
     runner: Engine
-    texts: TokenizedTexts
+    texts: TokenizedTexts  # different ones
     finish: Finish  # applied to all vectors, float32 [n, k], when the last one is computed
     done: "Callable[[Request], object]"  # called once, in a lane, when there is a result or an error
     deadline: float = math.inf  # time of time.monotonic, as the three below
+    client: str = ""  # whose it is: clients take turns, and the requests of each
+    places: list[int] | None = None  # index of each text of the call among those; None if they are the same
     submitted: float = 0.0
     started: float = 0.0  # when a lane took its first text
     ended: float = 0.0  # when its last text was computed
     lengths: list[int] = field(init=False)  # tokens of each text; an empty one counts as one
     tokens: int = field(init=False)
     queued_tokens: int = field(init=False)  # tokens that no lane has taken
+    waiting: list[int] = field(init=False)  # indices of the texts that no lane has taken
     left: int = field(init=False)  # texts that are not computed
-    in_window: int = 0  # texts that are or were in the window of the queue
     finished: bool = False  # it has its outcome, or its caller has gone
     result: NDArray[Any] | None = None
     error: Exception | None = None
@@ -68,6 +91,12 @@ class Request:
         self.lengths = [len(row) or 1 for row in self.texts.ids]
         self.tokens = self.queued_tokens = sum(self.lengths)
         self.left = len(self.lengths)
+        self.waiting = list(range(self.left))
+
+    @property
+    def asked_tokens(self) -> int:
+        """Return the tokens of all texts of the call, equal ones too."""
+        return self.tokens if self.places is None else sum(self.lengths[place] for place in self.places)
 
     def store(self, indices: list[int], vectors: NDArray[np.float32]) -> bool:
         """Take the vectors of some of its texts, and return whether all are there."""
@@ -85,7 +114,8 @@ class Request:
         self.ended = time.monotonic()
         try:
             if self.error is None and self.vectors is not None:
-                self.result = self.finish(self.vectors)
+                vectors = self.finish(self.vectors)
+                self.result = vectors if self.places is None else vectors[self.places]
         except Exception as error:
             self.error = error
 
@@ -118,6 +148,11 @@ class Batch:
         """Return what computes the batch."""
         return next(iter(self.parts)).runner
 
+    @property
+    def cost(self) -> float:
+        """Return what the batch costs, in tokens: those of the texts, padding, and the run itself."""
+        return self.tokens + self.padding + self.runner.schedule.budget * RUN_SHARE
+
     def run(self, alone: bool) -> NDArray[np.float32]:
         """Compute the vectors of the texts, float32 [n, k], in their order."""
         ids = [request.texts.ids[index] for request, indices in self.parts.items() for index in indices]
@@ -137,7 +172,7 @@ class BatcherCounters:
         tokens: tokens of these texts, without padding.
         padding: tokens of padding that were computed.
         batches: batches that were computed.
-        rejected: requests refused because too much waited.
+        rejected: requests refused because too much waited, or because they have more work than their deadline allows.
         cancelled: requests cancelled before they were computed.
         expired: requests whose deadline passed before they were computed.
     """
@@ -168,7 +203,8 @@ class BatcherStats:
         lanes_busy: batches that run.
         queue_requests: requests of which texts wait.
         queue_tokens: tokens that wait.
-        queue_seconds: time that the waiting work takes at the rate of the last batches; 0 before the first one.
+        queue_seconds: time that the waiting work takes, each model's at the rate of its last batches; 0 before them.
+        oldest_seconds: time for which the oldest of the running batches has run; 0 if none runs.
         counted: counts since the lanes were made.
     """
 
@@ -177,7 +213,18 @@ class BatcherStats:
     queue_requests: int
     queue_tokens: int
     queue_seconds: float
+    oldest_seconds: float = 0.0
     counted: BatcherCounters = field(default_factory=BatcherCounters)
+
+
+@dataclass(frozen=True)
+class ModelStats:
+    """What waits of one model at one moment, and how fast it is."""
+
+    requests: int  # of which texts wait
+    tokens: int  # that wait
+    seconds: float  # time that they take; 0 before the first batch
+    rate: float  # tokens that all lanes compute in a second; 0 before the first batch
 
 
 @dataclass
@@ -187,12 +234,12 @@ class Rate:
     tokens: float = 0.0
     seconds: float = 0.0
 
-    def add(self, tokens: int, seconds: float) -> None:
+    def add(self, tokens: float, seconds: float) -> None:
         """Add a batch."""
         self.tokens = self.tokens * _MEMORY + tokens
         self.seconds = self.seconds * _MEMORY + seconds
 
-    def seconds_for(self, tokens: int) -> float:
+    def seconds_for(self, tokens: float) -> float:
         """Return the time that tokens take; 0 before the first batch."""
         return tokens * self.seconds / self.tokens if self.tokens else 0.0
 

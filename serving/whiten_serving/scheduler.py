@@ -1,6 +1,8 @@
 """Queue requests, and compute their texts in batches on threads: `Scheduler`."""
 
+import copy
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -12,7 +14,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import NOT_FINITE, NoVectorError, WhitenError
+from whiten_runtime.errors import NOT_FINITE, ClosedError, NoVectorError, RunError, one_line
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.vectors import rows_not_finite
 from whiten_runtime.ort.process import before_exit
@@ -24,24 +26,27 @@ from whiten_serving.requests import (
     BatcherCounters,
     BatcherStats,
     DeadlineExceededError,
+    ModelStats,
     OverloadedError,
-    Rate,
     Request,
+    TooManyTokensError,
     count,
     positive,
 )
 
 _log = logging.getLogger("whiten.serving")
-_AT_ONCE = 0.003
+_INLINE_SECONDS = 0.003
 """Seconds of work up to which a request that is there by itself is computed by the thread that asks for it: handing it
 to a lane and its vectors back takes a quarter of a millisecond."""
+_SHORT, _RESERVE = 2048, 1 / 8
+"""Tokens of a short request, and share of the queue's limit that short ones have besides."""
 _PAUSE = 0.05
 """Seconds after which a lane that could not take a batch tries again."""
 _CLOSED = "the batcher was closed before this was computed"
 
 
 class Scheduler:
-    """Computes requests in lanes, one thread each: oldest first, texts of like length together.
+    """Computes requests in lanes, one thread each: requests take turns, and texts of like length share a batch.
 
     A lane takes a batch as soon as it is free, so no request waits for others to come, and a request that is cancelled
     costs at most the batches that run already. Batchers of several models can share a scheduler; none runs more batches
@@ -67,47 +72,87 @@ class Scheduler:
         self._open: set[Request] = set()  # requests without an outcome
         self._ended: WeakSet[Engine] = WeakSet()
         self._busy = self._asleep = 0  # lanes that compute; lanes that sleep and that nobody has woken
+        self._began: dict[int, float] = {}  # when each batch began that runs, by its id
         self._closed = False
-        self._rate = Rate()
         _live.add(self)
 
     def check_open(self, runner: Engine) -> None:
-        """Raise WhitenError if requests of a runner are not taken."""
-        if self._process != os.getpid():
-            raise WhitenError("the batcher was made before this process was forked; make one in each process")
+        """Raise ClosedError if requests of a runner are not taken."""
+        self._check_process()
         if self._closed or runner in self._ended:
-            raise WhitenError("the batcher is closed; create a new one")
+            raise ClosedError("the batcher is closed; create a new one")
 
-    def check_room(self, tokens: int = 1) -> None:
-        """Raise OverloadedError if work of so many tokens would be refused now. Work that need not wait is taken."""
-        waiting = self._queue.tokens  # without the lock, which a plan may hold for milliseconds
-        if not waiting:
-            return
-        seconds = self._rate.seconds_for(waiting) / self.lanes
-        if waiting + tokens > self.max_queue_tokens:
-            why = f"the queue has {waiting} tokens (limit {self.max_queue_tokens})"
-        elif self.max_wait is not None and seconds * (waiting + tokens) / waiting > self.max_wait:
-            why = f"{seconds:.1f} s of work are queued (limit {self.max_wait:g} s)"
+    def _check_process(self) -> None:
+        """Raise ClosedError in a forked child, before it waits for a lock that nobody gives back there."""
+        if self._process != os.getpid():
+            raise ClosedError("the batcher was made before this process was forked; make one in each process")
+
+    def check_room(self, client: str = "") -> None:
+        """Raise OverloadedError if even a short request of a client would be refused now."""
+        self._check_process()
+        queue = self._queue  # without the lock, which a plan may hold for milliseconds
+        crowded = queue.tokens >= self.max_queue_tokens * (1 + _RESERVE)
+        if crowded or (self.max_wait is not None and queue.seconds / self.lanes > self.max_wait):
+            with self._changed:
+                self._check_wait(1, 0.0, client)
+
+    def _check_work(self, request: Request, now: float) -> None:
+        """Refuse a request that cannot be computed in time, or finds no room; callers hold the lock."""
+        tokens, left = request.tokens, request.deadline - now
+        seconds = self._queue.line(request.runner).seconds_for(tokens)
+        limit, why = self.max_queue_tokens, "is the limit of the queue"
+        if seconds > left * self.lanes > 0:
+            limit, why = int(tokens * left * self.lanes / seconds), f"can be computed in the {left:.1f} s that are left"
+        if tokens > limit:
+            self._counters.rejected += 1
+            raise TooManyTokensError(
+                f"the request has {tokens} tokens, and {limit} {why}; send at most {limit} tokens at once", limit
+            )
+        self._check_wait(tokens, seconds, request.client, left)
+
+    def _check_wait(self, tokens: int, seconds: float, client: str, left: float = math.inf) -> None:
+        """Raise OverloadedError if work would wait for too long, or finds no room; callers hold the lock."""
+        queue = self._queue
+        most = self.max_queue_tokens * (1 + _RESERVE * (tokens <= _SHORT))
+        waits, allowed = queue.seconds / self.lanes, math.inf if self.max_wait is None else self.max_wait
+        if waits > min(allowed, left - seconds / self.lanes):
+            waits = queue.wait_for(seconds, client) / self.lanes
+        if queue.tokens + tokens > most:
+            why = f"the queue has {queue.tokens} tokens (limit {self.max_queue_tokens})"
+        elif waits > allowed:
+            why = f"{waits:.1f} s of work go before it (limit {allowed:g} s)"
+        elif 0 < left < waits + seconds / self.lanes:
+            why = f"{waits:.1f} s of work go before it, and {left:.1f} s are left"
         else:
             return
-        with self._changed:
-            self._counters.rejected += 1
-        raise OverloadedError(f"too many requests: {why}; try again in {max(seconds, 1):.0f} s", seconds)
+        self._counters.rejected += 1
+        waits = max(waits, queue.seconds / self.lanes)
+        raise OverloadedError(f"too many requests: {why}; try again in {max(waits, 1):.0f} s", waits)
 
     def submit(self, request: Request, wake: bool = True) -> None:
         """Queue a request of at least one text. Without `wake`, an idle lane takes it after a call of `wake`."""
+        self._check_process()
         with self._changed:
             self.check_open(request.runner)
-            self.check_room(request.tokens)
-            if not self._threads:
-                self._threads = [Thread(target=self._work, name="whiten-lane", daemon=True) for _ in range(self.lanes)]
-                for thread in self._threads:
-                    thread.start()
-            request.submitted = time.monotonic()
+            now = time.monotonic()
+            self._check_work(request, now)
+            self._start_lanes()
+            request.submitted = now
             self._queue.add(request)
             self._open.add(request)
             if wake:
                 self._wake()
+
+    def _start_lanes(self) -> None:
+        """Start the threads that do not run yet; those that the system gives are enough."""
+        try:
+            while len(self._threads) < self.lanes:
+                thread = Thread(target=self._work, name="whiten-lane", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        except RuntimeError as error:
+            if not self._threads:
+                raise OverloadedError(f"no thread can be started ({error}); try again in 1 s", 1.0) from error
 
     def wake(self) -> None:
         """Let an idle lane take what waits."""
@@ -122,7 +167,7 @@ class Scheduler:
             return
         ended, taken = list[Request](), None
         with self._changed:
-            if self._queue.seconds_of_text() <= _AT_ONCE:
+            if self._queue.seconds_of_text() <= _INLINE_SECONDS:
                 taken = self._start(ended)
             else:
                 self._wake()
@@ -138,7 +183,7 @@ class Scheduler:
 
     def cancel(self, request: Request) -> None:
         """Forget a request whose caller has gone; does nothing if it has its outcome."""
-        if not request.finished:
+        if not request.finished and self._process == os.getpid():
             with self._changed:
                 if not request.finished and request.submitted:
                     self._counters.cancelled += request.queued_tokens > 0
@@ -146,10 +191,29 @@ class Scheduler:
 
     def stats(self) -> BatcherStats:
         """Return what waits and runs now, and what was done so far."""
+        self._check_process()
         with self._changed:
-            queue, counted = self._queue, replace(self._counters)
-            seconds = self._rate.seconds_for(queue.tokens) / self.lanes
-            return BatcherStats(self.lanes, self._busy, queue.requests, queue.tokens, seconds, counted)
+            queue, now = self._queue, time.monotonic()
+            oldest = max((now - began for began in self._began.values()), default=0.0)
+            waiting = queue.requests, queue.tokens, queue.seconds / self.lanes
+            return BatcherStats(self.lanes, self._busy, *waiting, oldest, replace(self._counters))
+
+    def stats_of(self, runner: Engine) -> ModelStats:
+        """Return what waits of one model now, and at which rate its batches are computed."""
+        self._check_process()
+        with self._changed:
+            line = self._queue.line(runner)
+            requests = sum(map(len, line.clients.values()))
+            second = line.seconds_for(1)
+            rate = self.lanes / second if second else 0.0
+            return ModelStats(requests, line.tokens, line.seconds_for(line.tokens) / self.lanes, rate)
+
+    def abandon(self) -> None:
+        """Take no more requests, and let the threads end without waiting for them: nobody holds the batcher."""
+        if self._process == os.getpid():
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
 
     def close(self, wait: bool = True) -> None:
         """Take no more requests, compute what waits, and end the threads. A lane that calls this does not wait."""
@@ -160,22 +224,25 @@ class Scheduler:
             left = list(self._open)
             self._changed.notify_all()
         if not wait:
-            self._fail([request for request in left if request.queued_tokens], WhitenError(_CLOSED))
+            self._fail([request for request in left if request.queued_tokens], ClosedError(_CLOSED))
         for lane in {*self._threads} - {current_thread()}:
             lane.join()
 
     def begin(self, runner: Engine) -> None:
         """Take requests of a runner, which an earlier batcher may have ended."""
+        self._check_process()
         with self._changed:
             self._ended.discard(runner)
 
     def end(self, runner: Engine, wait: bool = True) -> None:
         """Take no more requests of a runner, return when none is left, and go on with those of others."""
+        if self._process != os.getpid():
+            return
         with self._changed:
             self._ended.add(runner)
             left = [request for request in self._open if request.runner is runner]
         if not wait:
-            self._fail([request for request in left if request.queued_tokens], WhitenError(_CLOSED))
+            self._fail([request for request in left if request.queued_tokens], ClosedError(_CLOSED))
         if current_thread() not in self._threads:
             with self._changed:
                 self._outcome.wait_for(lambda: all(request.finished for request in left))
@@ -208,9 +275,8 @@ class Scheduler:
         share = max(1, self.lanes / batch.runner.schedule.workers)  # of all lanes, where this model can use fewer
         with self._changed:
             self._busy -= 1
-            self._queue.end(batch, seconds if computed else None)
-            if computed:
-                self._rate.add(batch.tokens, seconds * share)
+            del self._began[id(batch)]
+            self._queue.end(batch, seconds if computed else None, share)
 
     def _next(self) -> tuple[Batch, bool] | None:
         """Wait for a batch; return it, and whether it has all threads. Returns None if the scheduler is closed."""
@@ -233,6 +299,7 @@ class Scheduler:
         if batch is None:
             return None
         self._busy += 1
+        self._began[id(batch)] = time.monotonic()
         self._wake()
         crowd = self.lanes if self._queue.ready else self._busy
         return batch, 2 * crowd <= batch.runner.schedule.workers  # at least half the threads would be idle
@@ -240,22 +307,24 @@ class Scheduler:
     def _take(self, ended: list[Request]) -> Batch | None:
         """Return a batch, if there is one, and note whom to tell that it has ended; callers hold the lock.
 
-        Requests whose deadlines have passed end, and so does the oldest one where no batch can be formed, for want of
-        memory: nobody may wait for ever.
+        Requests whose deadlines have passed end, and so does that of the next batch where none can be formed, for want
+        of memory: nobody may wait for ever.
         """
+        now, late = time.monotonic(), list[Request]()
         try:
-            for request in self._queue.expired(time.monotonic()):
-                error = DeadlineExceededError(f"not computed within {request.deadline - request.submitted:.1f} s")
-                ended.append(request)
-                self._counters.expired += 1
-                self._set_outcome(request, error)
-            return self._queue.take(self.lanes - self._busy)
+            return self._queue.take(self.lanes - self._busy, now, late)
         except Exception as reason:
             _log.exception("no batch could be formed")
-            if (oldest := self._queue.oldest()) is not None:
-                ended.append(oldest)
-                self._set_outcome(oldest, reason)
+            if (first := self._queue.first()) is not None:
+                ended.append(first)
+                self._set_outcome(first, reason)
             return None
+        finally:
+            for request in late:
+                ended.append(request)
+                self._counters.expired += 1
+                seconds = request.deadline - request.submitted
+                self._set_outcome(request, DeadlineExceededError(f"not computed within {seconds:.1f} s"))
 
     def _compute(self, batch: Batch, alone: bool) -> bool:
         """Compute a batch, or its texts one by one if it fails; return whether it did not fail."""
@@ -296,19 +365,31 @@ class Scheduler:
             _notify(finished)
 
     def _fail(self, requests: Iterable[Request], error: Exception) -> None:
-        """Give requests that have no outcome an error."""
+        """Give requests that have no outcome an error, each its own: whoever raises it adds a traceback."""
         with self._changed:
             failed = [request for request in requests if not request.finished]
-            for request in failed:
-                self._set_outcome(request, error)
+            for number, request in enumerate(failed):
+                self._set_outcome(request, _copy(error) if number else error)
         _notify(failed)
 
     def _set_outcome(self, request: Request, error: Exception | None = None) -> None:
         """Note that a request has its outcome, or that its caller has gone; callers hold the lock."""
+        if isinstance(error, NoVectorError) and request.places is not None:
+            error = error.placed(request.places)
         request.finished, request.error = True, error
         self._queue.drop(request)
         self._open.discard(request)
         self._outcome.notify_all()
+
+
+def _copy(error: Exception) -> Exception:
+    """Return an error like another one; one in its words where its class cannot be copied."""
+    try:
+        copied = copy.copy(error)
+    except Exception:
+        copied = RunError(one_line(error))
+    copied.__cause__ = error
+    return copied
 
 
 def _notify(requests: Iterable[Request]) -> None:

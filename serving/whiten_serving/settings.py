@@ -118,7 +118,7 @@ class AppSettings:
     max_texts: Annotated[int, Setting("Texts of a request; more get 413.", COUNT, "Limits")] = 2048
     max_body: Annotated[int, Setting("Bytes of a body; more get 413.", SIZE, "Limits")] = 32_000_000
     max_in_flight: Annotated[
-        int, Setting("Memory for the bodies of requests in progress; beyond it, 429.", SIZE, "Limits")
+        int, Setting("Memory for bodies and answers of requests in progress; beyond it, 429.", SIZE, "Limits")
     ] = 256_000_000
     timeout: Annotated[
         float, Setting("Time until a request gets 504; the header x-timeout-ms shortens it.", SECONDS, "Limits")
@@ -178,6 +178,11 @@ _LISTEN_ON = Setting(
     section="Address and keys",
     metavar="ADDRESS",
 )
+_KEEP_ALIVE = Setting(
+    "Time that a connection may be idle: longer than the proxy or balancer in front keeps its own (Google's: 600s).",
+    SECONDS,
+    "Address and keys",
+)
 _TLS = Setting(
     "PEM file with the private key and the chain of certificates, for HTTPS.",
     section="Address and keys",
@@ -201,6 +206,7 @@ class Settings(AppSettings):
     """Settings of `whiten serve`: those of the application, and those of the process around it."""
 
     listen: Annotated[str, _LISTEN_ON] = "127.0.0.1:8080"
+    keep_alive: Annotated[float, _KEEP_ALIVE] = 75.0
     tls: Annotated[str | None, _TLS] = None
     api_key_file: Annotated[str | None, _KEY_FILE] = None
     open: Annotated[bool, _OPEN] = False

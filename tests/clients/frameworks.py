@@ -49,6 +49,7 @@ def bertopic(bundle: str, texts: list[str], out: str) -> dict[str, Any]:
 def chroma(bundle: str, texts: list[str], out: str) -> dict[str, Any]:
     import chromadb
 
+    from whiten import UsageError
     from whiten.integrations.chroma import BundleEmbeddingFunction
 
     moved = Path(out).with_name("chroma-bundle")
@@ -77,8 +78,8 @@ def chroma(bundle: str, texts: list[str], out: str) -> dict[str, Any]:
     chromadb.api.client.SharedSystemClient.clear_system_cache()
     try:
         opened().query(query_texts=["Interest rates"], n_results=1)
-    except ValueError as error:
-        assert "gives '" in str(error)
+    except UsageError as error:
+        assert "gives vectors of the space '" in str(error)
         assert manifest["space"] in str(error)
     else:
         raise AssertionError("a bundle of another space took the place of the collection's")
@@ -166,7 +167,9 @@ def langchain(bundle: str, texts: list[str], out: str) -> dict[str, Any]:
 def llama_index(bundle: str, texts: list[str], out: str) -> dict[str, Any]:
     from llama_index.core import Document, StorageContext, VectorStoreIndex, load_index_from_storage
     from llama_index.core.llms import MockLLM
+    from llama_index.core.storage.kvstore import SimpleKVStore
 
+    from whiten import UsageError
     from whiten.integrations.llama_index import BundleEmbedding
 
     model = BundleEmbedding(bundle)
@@ -178,6 +181,14 @@ def llama_index(bundle: str, texts: list[str], out: str) -> dict[str, Any]:
     assert index.as_retriever(similarity_top_k=1).retrieve("How do herons fish?")[0].text == texts[0]
     answer = index.as_query_engine(llm=MockLLM(), similarity_top_k=1).query("Interest rates")
     assert texts[1] in str(answer)
+    for other in (BundleEmbedding.from_dict(stored | {"space": None}), model.model_copy(deep=True)):
+        assert other.to_dict() == stored
+    try:
+        BundleEmbedding(bundle, embeddings_cache=SimpleKVStore())
+    except UsageError as error:
+        assert "different prompts" in str(error)
+    else:
+        raise AssertionError("a cache that gives queries vectors of documents was not refused")
     index.storage_context.persist(str(Path(out).with_suffix("")))
     storage = StorageContext.from_defaults(persist_dir=str(Path(out).with_suffix("")))
     reopened = load_index_from_storage(storage, embed_model=again)
@@ -211,7 +222,7 @@ def qdrant(bundle: str, texts: list[str], out: str) -> dict[str, Any]:
     assert client.query_points("birds", query=question, limit=1).points[0].payload == {"text": texts[0]}
     for change, message in (
         ({"default_prompt_name": "query"}, "default prompt 'query'"),
-        ({"dimension": 7}, "384 dimensions"),
+        ({"dimension": 7}, "of another space"),
     ):
         other = Path(out).with_name(next(iter(change)))
         shutil.copytree(bundle, other)

@@ -12,6 +12,7 @@ from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.models import EncoderProtocol
 from mteb.types import PromptType
 
+from whiten import UsageError
 from whiten.integrations.mteb import MtebModel
 
 bundle, data, out = sys.argv[1:]
@@ -70,6 +71,15 @@ class Search(AbsTaskRetrieval):
 
 model = MtebModel(bundle)
 assert isinstance(model, EncoderProtocol)
+options = {"task_metadata": None, "hf_split": "test", "hf_subset": "default"}
+unit = model.encode([{"text": ["a text"]}], convert_to_numpy=True, normalize_embeddings=True, **options)
+assert abs(float((unit**2).sum()) - 1) < 1e-5
+try:
+    mteb.evaluate(model, [Pairs()], encode_kwargs={"precision": "int8"}, cache=None, show_progress_bar=False)
+except UsageError as error:
+    assert "precision is 'int8'" in str(error)
+else:
+    raise AssertionError("codes were compared as vectors")
 result = mteb.evaluate(model, tasks=[Pairs(), Labels(), Search()], cache=None, show_progress_bar=False)
 sts, classification, search = (task.scores["test"][0] for task in result.task_results)
 PROMPTS = {"query": "query: ", "passage": "passage: ", "Labels": "class: ", "STS-query": "similar: ", "STS": "alike: "}

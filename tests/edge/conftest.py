@@ -105,6 +105,7 @@ def recipes(
         "cls": lambda: Recipe(
             str(checkpoint("roberta")), pooling="cls", layers=(-1,), whitening="pca", dim=16, corpus=corpus
         ),
+        "xlmr": lambda: Recipe(str(checkpoint("xlm-roberta")), layers=(-1,), whitening="pca", dim=16, corpus=corpus),
         "last": lambda: Recipe(
             str(checkpoint("gpt2")), pooling="last", layers=(-1,), whitening="pca", dim=16, corpus=corpus
         ),

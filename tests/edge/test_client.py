@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import unicodedata
 from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +22,14 @@ Bundles = Callable[[str], Path]
 OTHER_IDS = ("𠀀", "Σ")
 """Parts of texts of which @huggingface/tokenizers 0.2 makes other ids: beyond the basic plane, and final sigma."""
 TEXTS = [*sentences(40), *NASTY, "long " * 400, "lone \ud800 surrogate \udc00 here"]
+COMPOSED = (
+    unicodedata.normalize("NFD", "한국어 문장, école, Ünïcödé Å"),
+    "ｶﾞｷﾞ half-width ｶﾅ",
+    "ﬁne ﬀ ™ ① ½ ㎏ ｗｉｄｅ",
+    "a\r\nb\u200bc\u00add",
+    "e\u0301\u0323 a\u0308\u0304",
+)
+LOWER_CASING = ("fp32", "fp16", "int8", "lookup")
 PLAIN = [text for text in TEXTS if not any(part in text for part in OTHER_IDS)]
 
 
@@ -31,10 +40,10 @@ def test_int8_vectors_of_minilm_are_those_of_python(minilm_int8_bundle: Path, cl
         assert worst(vectors, encoder.encode(texts)) <= 1e-5
 
 
-@pytest.mark.parametrize("name", ["fp32", "fp16", "int8", "lookup", "cls", "last", "sif", "embeddinggemma"])
+@pytest.mark.parametrize("name", ["fp32", "fp16", "int8", "lookup", "cls", "last", "sif", "xlmr", "embeddinggemma"])
 def test_vectors_and_proof(name: str, bundle: Bundles, client: Callable[..., Any]) -> None:
     path = bundle(name)
-    texts = PLAIN if name in ("fp32", "fp16", "int8", "lookup") else TEXTS[:40]
+    texts = {"xlmr": [*TEXTS, *COMPOSED]}.get(name, PLAIN if name in LOWER_CASING else TEXTS[:40])
     vectors, alone, proof = client(path, ("encode", texts), ("encode", texts[0]), ("verify",))
     with Encoder(path) as encoder:
         want = encoder.encode(texts)
@@ -104,6 +113,15 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "manifest cut": (lambda b: write(b, "whiten.json", b'{"format_version": 1,'), "BundleError", "not JSON"),
     "format 2": (lambda b: edited(b, format_version=2), "BundleError", "bundle format 2"),
     "of vectors": (lambda b: edited(b, input="vectors"), "BundleError", "takes vectors, not texts"),
+    "unknown field": (lambda b: edited(b, score_scale=2), "BundleError", "has the field 'score_scale', which"),
+    "unknown field of a record": (
+        lambda b: edited(b, source=json.loads((b / "whiten.json").read_text("utf-8"))["source"] | {"blur": 1}),
+        "BundleError",
+        "has the field 'source.blur', which this version of whiten does not know; upgrade whiten",
+    ),
+    "unknown precision": (lambda b: edited(b, precision="fp8"), "BundleError", "precision is 'fp8'; wanted fp32 or"),
+    "unknown side": (lambda b: edited(b, truncation_side="both"), "BundleError", "truncation_side is 'both'; wanted"),
+    "other outputs": (lambda b: edited(b, outputs="tokens"), "BundleError", "outputs is 'tokens', which only"),
     "rounded": (lambda b: edited(b, vectors="int8"), "BundleError", "vectors is 'int8', which only"),
     "other ids": (with_other_ids, "ParityError", "perhaps by other token ids; use whiten in Python"),
     "other length": (lambda b: edited(b, max_seq_length=3), "ParityError", "get other vectors here than in Python"),
@@ -120,6 +138,14 @@ def test_a_broken_bundle(name: str, golden: Path, tmp_path: Path, client: Callab
     assert found["error"] == error
     assert words in found["message"]
     assert "\n" not in found["message"]
+
+
+def test_the_session_is_released_where_the_proof_fails(golden: Path, tmp_path: Path, node: Callable[..., Any]) -> None:
+    for name, breaking in (("ids", with_other_ids), ("probes", partial(altered, name="probes.json"))):
+        shutil.copytree(golden / "bundle-v1", tmp_path / name)
+        breaking(tmp_path / name)
+    found = node("released.mjs", [str(tmp_path / name) for name in ("ids", "probes")])
+    assert found == {"created": 2, "released": 2, "errors": ["ParityError", "BundleError"]}
 
 
 CALLS: tuple[tuple[tuple[Any, ...], str], ...] = (

@@ -84,7 +84,7 @@ def test_vectors_before_whitening(golden: Path, tmp_path: Path, name: str) -> No
         with pytest.raises(UsageError, match="vectors before whitening, as a version before 0.5 wrote it; export it"):
             load_unwhitened(bundle)
         add_unwhitened_output(bundle)
-    with Encoder(bundle) as encoder, load_unwhitened(bundle, SessionOptions(threads=3)) as embedder:
+    with Encoder(bundle) as encoder, load_unwhitened(bundle, SessionOptions(threads=3))[1] as embedder:
         probes, manifest = read_probes(encoder._bundle), encoder.manifest
         options = replace(embedder.options, prompt="")
         for texts, want in ((probes.texts, probes.unwhitened), (probes.texts[-1:], probes.unwhitened[-1:])):

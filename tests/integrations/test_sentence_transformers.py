@@ -15,9 +15,10 @@ from sentence_transformers import SentenceTransformer
 from support.bundles import copy_bundle
 from support.corpus import NASTY, sentences
 from support.vectors import ROUNDING, worst
-from whiten import BundleError, Encoder, TextError, UsageError, WhitenError
+from whiten import BundleError, Encoder, IntegrityError, TextError, TooLongError, UsageError, WhitenError
 from whiten.integrations.sentence_transformers import BundleModule, load
 from whiten_runtime.bundle.bundle import changed_client_files
+from whiten_runtime.inference.options import EncodeOptions
 
 pytestmark = pytest.mark.slow
 
@@ -148,6 +149,27 @@ def test_texts_are_cut_to_a_smaller_maximum_length(opened: Pair, side: str) -> N
     assert worst(model.encode(TEXTS), shorter.encode(TEXTS)) <= ROUNDING
     model.max_seq_length = encoder.max_seq_length
     assert worst(model.encode(TEXTS), encoder.encode(TEXTS)) <= ROUNDING
+
+
+def test_a_smaller_maximum_length_keeps_what_the_encoder_has(golden: Path, tmp_path: Path) -> None:
+    """Its tokenizer, whatever is at its path now; its number of characters; and its count of texts that were cut."""
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    long = "word " * 500
+    with Encoder(bundle, max_characters=40) as encoder:
+        model = load(encoder)
+        model.max_seq_length = 10
+        want = model.encode([long, "a"])
+        assert encoder.truncated == 1
+        with pytest.raises(TooLongError, match="has 2500 characters, but at most 40 are read"):
+            model[0]._embedder.tokenize([long], EncodeOptions(truncate=False))
+        (bundle / "tokenizer.json").write_bytes((golden / "bundle-v1-int8" / "tokenizer.json").read_bytes() + b" ")
+        again = load(encoder)
+        again.max_seq_length = 10
+        np.testing.assert_array_equal(again.encode([long, "a"]), want)
+        with pytest.raises(IntegrityError, match=r"tokenizer\.json: replaced or altered since"):
+            _ = again.tokenizer
+        with pytest.raises(IntegrityError, match=r"tokenizer\.json: replaced or altered since"):
+            again.save(str(tmp_path / "saved"))
 
 
 @pytest.mark.parametrize("length", [0, 2, 10_000, 8.5, "9", None])

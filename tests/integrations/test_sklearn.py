@@ -1,6 +1,7 @@
 """Test bundles as steps of scikit-learn's pipelines."""
 
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from support.bundles import copy_bundle
 from support.corpus import sentences
@@ -62,6 +64,43 @@ def test_pipelines_are_fitted_cloned_pickled_and_searched(tiny_bundle: Path, tin
     search.fit(TEXTS, LABELS)
     assert len(search.cv_results_["mean_test_score"]) == 4
     assert not np.isnan(search.cv_results_["mean_test_score"]).any()
+
+
+def test_a_cache_of_a_pipeline_keeps_spaces_apart(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = copy_bundle(tiny_bundle, tmp_path / "a")
+
+    def run() -> np.ndarray:
+        steps = [("vectors", BundleVectorizer(bundle)), ("same", FunctionTransformer())]
+        return np.asarray(Pipeline(steps, memory=str(tmp_path / "cache")).fit_transform(TEXTS))
+
+    first, again = run(), run()
+    np.testing.assert_array_equal(first, again)
+    shutil.rmtree(bundle)
+    copy_bundle(tiny_bundle, tmp_path / "b", prompts={"a": "b: "}, default_prompt_name="a").rename(bundle)
+    with Encoder(bundle) as encoder:
+        assert worst(run(), encoder.encode(TEXTS)) <= ROUNDING
+    assert np.abs(run() - first).max() > 0.01
+
+
+def test_a_pickle_refuses_another_space_until_it_is_fitted_again(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = copy_bundle(tiny_bundle, tmp_path / "a")
+    other = copy_bundle(tiny_bundle, tmp_path / "b", prompts={"a": "b: "}, default_prompt_name="a")
+    for source in (bundle, Encoder(bundle)):
+        model = make_pipeline(BundleVectorizer(source)).fit(TEXTS)
+        pickled = pickle.dumps(model)
+        want = model.transform(TEXTS)
+        bundle.rename(tmp_path / "moved")
+        loaded = pickle.loads(pickled)
+        with pytest.raises(BundleError, match="if it has moved, name it by set_params"):
+            loaded.transform(TEXTS)
+        loaded.set_params(bundlevectorizer__bundle=tmp_path / "moved")
+        np.testing.assert_array_equal(loaded.transform(TEXTS), want)
+        again = pickle.loads(pickle.dumps(loaded.set_params(bundlevectorizer__bundle=other)))
+        for one in (loaded, again):
+            with pytest.raises(UsageError, match="gives vectors of the space"):
+                one.transform(TEXTS)
+        assert np.abs(loaded.fit(TEXTS).transform(TEXTS) - want).max() > 0.01
+        (tmp_path / "moved").rename(bundle)
 
 
 def test_it_is_fitted_from_the_beginning_and_its_output_can_be_a_table(tiny_bundle: Path) -> None:

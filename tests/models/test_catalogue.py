@@ -19,7 +19,7 @@ PAPERS_ROWS = [
 ]  # fmt: skip
 
 
-SINCE_TRANSFORMERS_5 = {"nomic_bert"}
+SINCE_TRANSFORMERS_5 = {"gte", "nomic_bert"}
 
 WEB_SEARCH = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 BGE_QUERY = "Represent this sentence for searching relevant passages: "
@@ -63,7 +63,7 @@ def test_fields_of_every_entry_agree_with_each_other(entry: Entry) -> None:
 def test_only_what_is_exported_as_published_has_facts_of_its_authors(entry: Entry) -> None:
     if not entry.as_published:
         assert (entry.normalize, dict(entry.prompts), entry.dimensions) == (False, {}, ())
-        assert (entry.max_length, entry.remote_code) == (None, False)
+        assert entry.max_length is None
         return
     assert len(entry.recommended_layers) == 1
     assert entry.default_prompt is None or entry.default_prompt in entry.prompts
@@ -133,7 +133,7 @@ def test_near_matches_of_misspelt_names() -> None:
 def test_near_matches_of_a_misspelt_word_in_a_name() -> None:
     assert near_matches("bqe") == ["bge-small", "bge-base", "bge-large"]
     assert near_matches("bqe", count=4)[-1] == "bge-m3"
-    assert set(near_matches("nomik", count=2)) == {"nomic-v1.5", "nomic-v2"}
+    assert near_matches("nomik", count=1) == ["nomic-v1.5"]
     assert near_matches("BAAI/bge-small-zh-v1.5")[0] == "bge-small"
 
 
@@ -154,13 +154,10 @@ def test_prompts_cannot_be_changed() -> None:
         ("multilingual-e5-base", "document", "passage: "),
         ("multilingual-e5-large-instruct", "query", f"{WEB_SEARCH} "),
         ("e5-mistral", "web_search_query", f"{WEB_SEARCH} "),
-        ("gte-qwen2", "query", f"{WEB_SEARCH} "),
         ("qwen3-embedding-0.6b", "query", WEB_SEARCH),
         ("qwen3-embedding-4b", "document", ""),
         ("nomic-v1.5", "search_document", "search_document: "),
-        ("nomic-v2", "passage", "search_document: "),
         ("modernbert-embed", "search_query", "search_query: "),
-        ("jina-v3", "retrieval.query", "Represent the query for retrieving evidence documents: "),
         ("embeddinggemma", "query", "task: search result | query: "),
         ("embeddinggemma", "document", "title: none | text: "),
         ("angle-llama", "A", 'Summarize sentence "{text}" in one word:"'),
@@ -172,7 +169,3 @@ def test_prompts_are_those_of_the_authors(name: str, prompt: str, text: str) -> 
 
 def test_only_angle_llama_takes_a_prompt_where_none_is_named() -> None:
     assert {entry.name: entry.default_prompt for entry in catalogue() if entry.default_prompt} == {"angle-llama": "A"}
-
-
-def test_models_with_code_of_their_own() -> None:
-    assert {entry.name for entry in catalogue() if entry.remote_code} == {"gte-qwen2", "nomic-v2", "jina-v3"}

@@ -1,8 +1,10 @@
 """Test the public names of `import whiten`."""
 
 import ast
+import copy
 import json
 import os
+import pickle
 import shutil
 from importlib.metadata import version
 from pathlib import Path
@@ -14,11 +16,11 @@ from support.cli import python
 
 PUBLIC = """
 Agreement AlignmentRecord AsyncEncoder Batcher BatcherCounters BatcherStats BundleError CandidateRecord ChoiceRecord
-Coder Codes Corpus CorpusRecord DataError DeadlineExceededError Drift DriftMonitor EncodeArguments Encoder Export
-FileRecord IntegrityError IsotropyRecord Manifest MissingPackageError Nearest NoVectorError OverloadedError
+ClosedError Coder Codes Corpus CorpusRecord DataError DeadlineExceededError Drift DriftMonitor EncodeArguments Encoder
+Export FileRecord IntegrityError IsotropyRecord Manifest MissingPackageError Nearest NoVectorError OverloadedError
 ParityError ParityRecord ProviderError QuantizationRecord QueuedArguments Recipe Reporter
-Source TextError TooLongError UnsafeModelError UsageError VectorWhitener WhitenError Whitening WhiteningRecord
-WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle
+Source TextError TooLongError TooManyTokensError UnsafeModelError UsageError VectorWhitener WhitenError
+Whitening WhiteningRecord WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle
 """
 
 HEAVY = (*("torch", "transformers", "onnx", "onnx_ir", "onnxruntime", "huggingface_hub", "sklearn", "tokenizers"),)
@@ -120,3 +122,22 @@ print(*sorted(name for name in dir() if not name.startswith("_") and name != "sy
     result = python(code)
     assert result.returncode == 0, result.stderr
     assert set(result.stdout.split()) == set(PUBLIC.split()) - BUILDERS - {"__version__"}
+
+
+def test_every_error_survives_pickling_and_copying() -> None:
+    """A process pool brings them to the parent; one that cannot be read there ends the pool."""
+    errors = [one for one in (getattr(whiten, name) for name in whiten.__all__) if is_error(one)]
+    assert len(errors) > 12
+    for kind in errors:
+        more = {"OverloadedError": ("full", 1.5), "TooManyTokensError": ("many", 7), "NoVectorError": ({3: "lost"},)}
+        error = kind(*more.get(kind.__name__, ("a message",)))
+        if isinstance(error, whiten.NoVectorError):
+            error.text = "the text"
+        for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+            assert type(again) is kind
+            assert str(again) == str(error)
+            assert vars(again) == vars(error)
+
+
+def is_error(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Exception)

@@ -1,7 +1,14 @@
 """Opening a bundle: what cannot name one, and the parity proof of verify=True."""
 
+import hashlib
+import multiprocessing
 import pickle
+import shutil
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from copy import copy, deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +16,9 @@ from safetensors.numpy import load_file, save
 
 from support.bundles import copy_bundle, edit_manifest, rewrite_file
 from support.cli import refused
-from whiten import BundleError, Coder, Encoder, ParityError, UsageError, VectorWhitener, Whitening
+from whiten import BundleError, Coder, Encoder, IntegrityError, ParityError, UsageError, VectorWhitener, Whitening
 from whiten_runtime.bundle.bundle import PROBE_VECTORS_FILE
+from whiten_runtime.bundle.manifest import MANIFEST_FILE
 
 OPENERS = (Encoder, VectorWhitener, Coder.of, Coder.load, Whitening.load)
 
@@ -65,10 +73,73 @@ def test_one_that_computes_something_else_is_refused(golden: Path, tmp_path: Pat
 
 def test_a_copy_in_another_process_is_proven_too(golden: Path, tmp_path: Path) -> None:
     bundle = copy_bundle(golden / "bundle-v1", tmp_path)
-    packed = pickle.dumps(Encoder(bundle, verify=True))
+    packed = pickle.dumps(Encoder(bundle, verify=True, verify_hashes=False))
+    manifest = (bundle / MANIFEST_FILE).read_bytes()
     turn_probes(bundle)
+    (bundle / MANIFEST_FILE).write_bytes(manifest)
     with pytest.raises(ParityError):
         pickle.loads(packed)
+
+
+def by_pickle(opened: Encoder | VectorWhitener) -> Callable[[], object]:
+    packed = pickle.dumps(opened)
+    return lambda: pickle.loads(packed)
+
+
+def by_pickle_of_a_copy(opened: Encoder | VectorWhitener) -> Callable[[], object]:
+    return by_pickle(pickle.loads(pickle.dumps(opened)))
+
+
+COPIES: tuple[Callable[[Any], Callable[[], object]], ...] = (
+    by_pickle,
+    by_pickle_of_a_copy,
+    lambda opened: lambda: copy(opened),
+    lambda opened: lambda: deepcopy([opened]),
+)
+
+
+@pytest.mark.parametrize("name", ["bundle-v1", "bundle-v1-vectors"])
+@pytest.mark.parametrize("way", range(len(COPIES)))
+def test_a_copy_is_of_the_same_bundle(golden: Path, tmp_path: Path, name: str, way: int) -> None:
+    bundle = copy_bundle(golden / name, tmp_path)
+    with KINDS[name](bundle) as opened:
+        again = COPIES[way](opened)
+        (bundle / "README.md").write_text("# Written by another program")
+        again()
+        bundle.rename(tmp_path / "before")
+        other = copy_bundle(golden / name, tmp_path, name="another")
+        assert other == bundle
+        with pytest.raises(
+            IntegrityError, match=f"^{bundle}: is another bundle than the one .*: put that one back, or"
+        ):
+            again()
+        shutil.rmtree(bundle)
+        (tmp_path / "before").rename(bundle)
+        again()
+
+
+def encode_in_worker(encoder: Encoder) -> str:
+    try:
+        return str(encoder.encode("a text").shape)
+    except IntegrityError as error:
+        return str(error)
+
+
+def test_a_worker_that_starts_later_gets_the_same_bundle(golden: Path, tmp_path: Path) -> None:
+    """A spawned worker reports what it cannot unpickle by its task's error."""
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    with Encoder(bundle) as encoder, ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(encode_in_worker, encoder).result() == "(32,)"
+        shutil.rmtree(bundle)
+        shutil.copytree(golden / "bundle-v1-int8", bundle)
+        with pytest.raises((IntegrityError, BrokenExecutor)):
+            pool.submit(encode_in_worker, encoder).result()
+
+
+def test_the_hash_of_a_bundle_is_that_of_its_manifest(golden: Path) -> None:
+    for name, kind in KINDS.items():
+        with kind(golden / name) as opened:
+            assert opened.bundle_sha256 == hashlib.sha256((golden / name / MANIFEST_FILE).read_bytes()).hexdigest()
 
 
 def test_a_wrong_length_is_seen_by_the_proof(golden: Path, tmp_path: Path) -> None:

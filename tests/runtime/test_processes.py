@@ -94,14 +94,14 @@ def test_forked_child_refuses_a_replaced_model(tiny_bundle: Path, tmp_path: Path
     result = _python(REPLACED, copy_bundle(tiny_bundle, tmp_path))
     first, error, last = result.stdout.splitlines()
     assert (first, last, result.returncode) == ("0", "1", 0), result.stderr
-    assert "replaced since it was opened" in error
+    assert "replaced or altered since the bundle was opened; open it again, or restart the service" in error
 
 
 LOCKED = """
 import os, signal, sys
 from whiten import Encoder
 encoder = Encoder(sys.argv[1])
-with encoder._embedder._count_lock:
+with encoder._embedder._truncated.lock:
     child = os.fork()
     if child == 0:
         signal.alarm(20)
@@ -133,6 +133,30 @@ print(len(os.listdir("/proc/self/task")) - before, "ORT_DISABLE_TELEMETRY" in os
 def test_onnxruntime_starts_no_telemetry_thread(tiny_bundle: Path) -> None:
     result = _python(TELEMETRY, tiny_bundle)
     assert result.stdout == "0 False\n", result.stderr
+
+
+THREADS = """
+import os, sys, threading
+threads = set()
+for name in ("putenv", "unsetenv"):
+    function = getattr(os, name)
+    def changing(*arguments, function=function):
+        threads.add(threading.current_thread().name)
+        function(*arguments)
+    setattr(os, name, changing)
+from whiten import Encoder
+for _ in range(2):
+    with Encoder(sys.argv[1]) as encoder:
+        encoder.encode(["a"])
+    print(sorted(threads))
+    threads.clear()
+"""
+
+
+def test_the_environment_is_changed_in_the_thread_of_the_caller_alone(tiny_bundle: Path) -> None:
+    """And no more once onnxruntime is imported: C functions in other threads read it without a lock."""
+    result = _python(THREADS, tiny_bundle)
+    assert result.stdout == "['MainThread']\n[]\n", result.stderr
 
 
 MISSING = """

@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files import records
 from whiten_runtime.files.texts import read_texts
+from whiten_scale import parquet as whiten_parquet
+from whiten_scale.parquet import cut_rows
 from whiten_scale.places import Folder, find
 from whiten_scale.plan import Job, make_job, read_job
-from whiten_scale.readers import Chunk, ColumnChoice, cut_parquet, read_pieces
+from whiten_scale.readers import Chunk, ColumnChoice, read_pieces
 
 FIELD = st.text(st.sampled_from('ab,"\n\r\té日\u2028 \x85'), max_size=12)
 COMMON = {"task": "embed", "bundle": "b", "bundle_sha256": "0" * 64, "options": {}}
@@ -110,17 +112,6 @@ def test_names_of_files_are_paths(tmp_path: Path, name: str) -> None:
     assert column(planned(tmp_path), 1) == [name]
 
 
-def test_types_of_json_are_those_of_the_first_values(tmp_path: Path) -> None:
-    row = '{"text": "a", "n": null, "x": 1.5, "b": true}\n{"text": "b", "n": 3, "x": 2, "b": false}\n'
-    job = planned(write(tmp_path, "a.jsonl", row + '{"text": "c", "n": 1.5}\n'), keep=("n", "x", "b"))
-    assert [str(field.type) for field in job.carried] == ["int64", "double", "bool"]
-    (chunk,) = chunks(job)
-    assert list(chunk.table.to_pydict().values())[3:] == [[None, 3], [1.5, 2.0], [True, False]]
-    assert [(row.row, row.reason) for row in chunk.wrong] == [
-        (3, "holds the number 1.5 at 'n'; wanted int64, as in the first row")
-    ]
-
-
 WRONG = [
     ("a.jsonl", b'{"text": 5}', "holds the number 5 at 'text'; wanted a string"),
     ("a.jsonl", b'{"text": NaN}', "holds the number nan at 'text'; wanted a string"),
@@ -156,7 +147,7 @@ REFUSED = [
     ("a.jsonl", '{"text": "a", "tags": []}\n', {"keep": ("tags",)}, "holds a list at 'tags'; only texts and numbers"),
     ("a.jsonl", '{"text": "a"}\n', {"keep": ("tags",)}, "has no column 'tags', only 'text'"),
     ("a.txt", "", {}, "holds no text, nor does any other file"),
-    ("a.txt.gz", gzip.compress(b"one\n" * 1000, mtime=0)[:-9], {}, "not a complete gzip file"),
+    ("a.txt.gz", gzip.compress(b"one\n" * 1000, mtime=0)[:-9], {}, "not a complete .gz file"),
     ("a.parquet", b"PAR1 no", {}, "not a parquet file"),
 ]
 
@@ -205,11 +196,11 @@ class Groups:
 
 @given(st.lists(st.integers(0, 30), max_size=12), st.integers(1, 12))
 def test_pieces_of_parquet_hold_every_row_once(sizes: list[int], size: int) -> None:
-    pieces = list(cut_parquet(Groups(sizes), size))
-    ends = [0, *(piece.end for piece in pieces)]
-    assert [piece.start for piece in pieces] == ends[:-1]
+    pieces = list(cut_rows(Groups(sizes), size))
+    ends = [0, *(end for _, end in pieces)]
+    assert [start for start, _ in pieces] == ends[:-1]
     assert ends[-1] == sum(sizes)
-    assert all(0 < piece.records <= size and piece.row == piece.start + 1 for piece in pieces)
+    assert all(0 < end - start <= size for start, end in pieces)
 
 
 @pytest.mark.parametrize("size", [7, 25, 1000])
@@ -217,6 +208,34 @@ def test_the_rows_of_parquet(tmp_path: Path, size: int) -> None:
     texts = [f"text {number}" for number in range(95)]
     job = planned(parquet(tmp_path / "a.parquet", {"text": texts, "n": list(range(95))}), size, id="n")
     assert (column(job, 0), column(job, 2), column(job, 3)) == (texts, list(range(1, 96)), list(range(95)))
+
+
+def test_rows_are_right_in_any_order_of_shards(tmp_path: Path) -> None:
+    job = planned(parquet(tmp_path / "a.parquet", {"text": [f"text {row}" for row in range(95)]}, rows=40), 7)
+    for order in ([3, 1, 2, 2, 0], range(len(job.shards)), [9, 12, 0, 5]):
+        for number in order:
+            (piece,) = job.shards[number]
+            tables = [chunk.table for chunk in read_pieces(job.files, [piece], job.carried)]
+            wanted = [f"text {row}" for row in range(piece.start, piece.end)]
+            assert pyarrow.concat_tables(tables)["text"].to_pylist() == wanted
+
+
+def test_shards_of_a_row_group_decode_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = 0
+    batches = whiten_parquet.parquet_batches
+
+    def counted(*given: Any) -> Any:
+        nonlocal decoded
+        for batch in batches(*given):
+            decoded += len(batch)
+            yield batch
+
+    monkeypatch.setattr(whiten_parquet, "parquet_batches", counted)
+    whiten_parquet.row_reader.cache_clear()
+    job = planned(parquet(tmp_path / "a.parquet", {"text": ["a"] * 50_000}, rows=25_000), 1000)
+    assert len(column(job, 0)) == 50_000
+    assert decoded == 50_000
+    assert len(job.shards) == 50
 
 
 def test_columns_of_any_type_are_carried(tmp_path: Path) -> None:

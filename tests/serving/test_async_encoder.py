@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
@@ -210,7 +210,7 @@ class ThreadRunner(FakeRunner):
 def test_a_quick_text_that_is_by_itself_is_computed_without_a_lane(
     tiny: Encoder, monkeypatch: pytest.MonkeyPatch, bound: float, tasks: int, own: bool
 ) -> None:
-    monkeypatch.setattr("whiten_serving.scheduler._AT_ONCE", bound)
+    monkeypatch.setattr("whiten_serving.scheduler._INLINE_SECONDS", bound)
 
     async def main() -> None:
         runner = ThreadRunner()
@@ -233,7 +233,7 @@ def test_a_quick_text_that_is_by_itself_is_computed_without_a_lane(
 def test_a_text_that_fails_without_a_lane_raises_and_the_next_is_computed(
     tiny: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whiten_serving.scheduler._AT_ONCE", 60.0)
+    monkeypatch.setattr("whiten_serving.scheduler._INLINE_SECONDS", 60.0)
 
     class FailingRunner(ThreadRunner):
         def run_batch(self, *arguments: Any, **named: Any) -> Any:
@@ -252,5 +252,19 @@ def test_a_text_that_fails_without_a_lane_raises_and_the_next_is_computed(
             await encoder.encode("c")
             here = threading.current_thread().name
             assert runner.threads == ["whiten-lane", here, here]
+
+    run(main())
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_the_timeout_error_of_the_texts_is_the_callers(tiny: Encoder, timeout: float | None) -> None:
+    def rows() -> Iterator[str]:
+        yield "a"
+        raise TimeoutError("the database did not answer")
+
+    async def main() -> None:
+        async with AsyncEncoder(tiny) as encoder:
+            with pytest.raises(TimeoutError, match="^the database did not answer$"):
+                await encoder.encode(rows(), timeout=timeout)
 
     run(main())

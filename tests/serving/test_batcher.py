@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,9 +20,9 @@ from support.corpus import NASTY, sentences
 from support.runners import FakeRunner
 from support.server import until
 from support.vectors import token_ids, worst
-from whiten import Encoder, TextError, TooLongError, UsageError, WhitenError
+from whiten import Encoder, NoVectorError, TextError, TooLongError, UsageError, WhitenError
 from whiten_runtime.inference.embedder import Embedder
-from whiten_serving import AsyncEncoder, Batcher, DeadlineExceededError, OverloadedError
+from whiten_serving import AsyncEncoder, Batcher, DeadlineExceededError, OverloadedError, TooManyTokensError
 
 CLOSE = 1e-6
 """Distance of a vector from that of `Encoder.encode`, relative to its norm."""
@@ -248,17 +249,21 @@ def test_more_than_may_wait_is_refused_before_it_is_tokenised(tiny: Encoder, mon
     with Batcher(tiny, lanes=1) as batcher:
         batcher._queue.runner = runner
         batcher._queue.scheduler.max_queue_tokens = 20
-        first = batcher.submit(["word"] * 100)  # more than may wait, while nothing does
+        with pytest.raises(TooManyTokensError, match="20 is the limit of the queue; send at most 20 tokens at once"):
+            batcher.submit([f"word {number}" for number in range(20)])  # though nothing waits
+        first = batcher.submit(["word"] * 100)  # equal texts are computed once
         assert runner.begun.acquire(timeout=30)
+        batcher._queue.scheduler._queue.tokens += 100
         monkeypatch.setattr(Embedder, "tokenize", None)
         with pytest.raises(OverloadedError, match="too many requests") as error:
             batcher.submit(["word"] * 100)
         assert error.value.retry_after >= 0
         monkeypatch.undo()
+        batcher._queue.scheduler._queue.tokens -= 100
         runner.open.set()
         assert first.result(60).shape == (100, 3)
         assert batcher.submit("a").result(60).shape == (3,)
-        assert batcher.stats().counted.rejected == 1
+        assert batcher.stats().counted.rejected == 2
 
 
 def test_a_callback_may_submit_and_close(tiny: Encoder) -> None:
@@ -312,3 +317,44 @@ def test_a_forked_child_is_told_to_make_its_own(tiny: Encoder, monkeypatch: pyte
                 batcher.submit("a")
             batcher._queue.scheduler.close()  # it has none of the parent's threads, and waits for none
         assert batcher.submit("a").result(30).shape == (32,)
+
+
+def test_a_batcher_that_is_dropped_ends_its_threads_and_is_freed(golden: Path) -> None:
+    """What the collector of cycles does not look at, as after gc.freeze(), is freed too."""
+    before = threading.active_count()
+    gc.disable()
+    try:
+        for _ in range(3):
+            batcher = Batcher(golden / "bundle-v1", lanes=2)
+            batcher.submit("a").result(60)
+            dropped = weakref.ref(batcher), weakref.ref(batcher.encoder)
+            del batcher
+            until(lambda: not any(ref() for ref in dropped))  # noqa: B023
+        until(lambda: threading.active_count() <= before)
+    finally:
+        gc.enable()
+
+
+def test_equal_texts_of_a_call_are_computed_once(tiny: Encoder) -> None:
+    texts = ["same", "other", "same", "word " * 300, "same", "word " * 300]
+    with Batcher(tiny) as batcher:
+        assert worst(batcher.submit(texts).result(60), tiny.encode(texts)) <= SMALL
+        assert batcher.stats().counted.texts == 3
+
+
+def test_a_text_without_a_vector_is_named_by_its_index_in_the_call(tiny: Encoder) -> None:
+    with Batcher(tiny, lanes=1) as batcher:
+        (lost,) = token_ids(tiny, ["lost"])
+        runner = FakeRunner()
+        run = runner.run_batch
+
+        def run_batch(ids: Any, *arguments: Any, **named: Any) -> Any:
+            vectors = run(ids, *arguments, **named)
+            vectors[[row == lost for row in ids]] = np.nan
+            return vectors
+
+        runner.run_batch = run_batch  # type: ignore[method-assign]
+        batcher._queue.runner = runner
+        error = batcher.submit(["a", "a", "b", "lost", "a", "lost"]).exception(60)
+    assert isinstance(error, NoVectorError)
+    assert sorted(error.failures) == [3, 5]

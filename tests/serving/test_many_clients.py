@@ -74,6 +74,35 @@ def test_two_hundred_bodies_of_32_mb(server: RunningServer) -> None:
     assert server.call("POST", "/v1/embeddings", json.loads(LARGE)).status_code == 200, "nothing was given back"
 
 
+def test_two_hundred_clients_that_take_no_answer(golden: Path) -> None:
+    """In a pod with the limits of examples/serving/kubernetes."""
+    body = json.dumps({"input": ["a"] * 2048}).encode()
+
+    async def stay(address: tuple[str, int]) -> asyncio.StreamWriter:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, address)
+        _, writer = await asyncio.open_connection(sock=sock, limit=1)
+        writer.write(HEAD % len(body) + body)
+        return writer
+
+    async def run(server: RunningServer) -> Counter[int]:
+        staying = [await stay(server.address) for _ in range(200)]
+        await asyncio.sleep(10)
+        found = Counter([await status(server.address, SMALL) for _ in range(20)])
+        for writer in staying:
+            writer.transport.abort()
+        return found
+
+    with RunningServer(golden / "bundle-v1", "--log", "off") as server:
+        assert asyncio.run(asyncio.wait_for(run(server), 120)) == {200: 20}
+        lines = Path(f"/proc/{server.process.pid}/status").read_text("ascii").splitlines()
+        (peak,) = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
+        assert peak <= 512_000, f"{peak // 1000} MB were resident"
+        until(lambda: "\nwhiten_bytes_in_flight 0.0" in server.call("GET", "/metrics").text)
+
+
 def test_idle_connections_and_clients_that_send_a_byte_at_a_time(server: RunningServer) -> None:
     async def drip(content: bytes) -> None:
         _, writer = await asyncio.open_connection(*server.address)

@@ -3,8 +3,8 @@
 import gc
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -17,8 +17,8 @@ from support.runners import FakeRunner
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.engine import TokenizedTexts
 from whiten_serving import queue as module
-from whiten_serving.queue import RUN_SHARE, Queue, companions
-from whiten_serving.requests import Batch, Request
+from whiten_serving.queue import Queue, companions
+from whiten_serving.requests import RUN_SHARE, Batch, Request
 
 
 @pytest.mark.parametrize(
@@ -75,18 +75,94 @@ def test_a_model_whose_requests_have_ended_is_not_kept() -> None:
     queue, runner = Queue(), FakeRunner(schedule=Schedule(64, 3))
     for length in (3, 4):
         queue.add(Request(runner, TokenizedTexts([[1] * length]), np.asarray, print))
-    batch = queue.take(1)
+    batch = queue.take(1, 0.0, [])
     assert batch is not None
     queue.end(batch)
-    (left,) = queue.expired(np.inf) or [None]
+    left = queue.first()
     assert left is not None
     left.finished = True
     queue.drop(left)
     kept = weakref.ref(runner)
-    assert queue.expired(0.0) == []
+    assert queue.take(1, 0.0, []) is None
     del batch, left, runner
     gc.collect()
     assert kept() is None
+
+
+def test_requests_that_were_dropped_leave_nothing_in_the_queue() -> None:
+    """Though the request before them still waits."""
+    queue, runner, gone = Queue(), FakeRunner(), []
+    queue.add(request_of(runner, *[100] * 1000))
+    for _ in range(50):
+        request = request_of(runner, *[100] * 100)
+        queue.add(request)
+        queue.drop(request)
+        gone.append(weakref.ref(request.texts))
+    del request
+    gc.collect()
+    assert (queue.tokens, queue.requests) == (100_000, 1)
+    assert not any(text() for text in gone)
+
+
+def request_of(runner: FakeRunner, *lengths: int, client: str = "") -> Request:
+    return Request(runner, TokenizedTexts([[1] * length for length in lengths]), np.asarray, print, client=client)
+
+
+def firsts(queue: Queue, count: int) -> list[Request]:
+    """Take batches, and return the requests whose turns they were."""
+    found = []
+    for _ in range(count):
+        first = queue.first()
+        batch = queue.take(1, 0.0, [])
+        assert first is not None
+        assert batch is not None
+        assert first in batch.parts
+        found.append(first)
+        queue.end(batch)
+    return found
+
+
+def test_a_short_request_waits_for_a_batch_of_each_long_one() -> None:
+    queue, runner = Queue(), FakeRunner(schedule=Schedule(64, 8))
+    long = [request_of(runner, *[8] * 100) for _ in range(3)]
+    for request in long:
+        queue.add(request)
+    assert firsts(queue, 4) == [*long, long[0]]
+    short = request_of(runner, 1)
+    queue.add(short)
+    assert firsts(queue, 4) == [long[1], long[2], long[0], short]
+
+
+def test_models_take_turns_though_one_has_waited_first() -> None:
+    queue, slow, fast = Queue(), FakeRunner(schedule=Schedule(64, 8)), FakeRunner(schedule=Schedule(64, 8))
+    queue.add(request_of(slow, *[8] * 100))
+    firsts(queue, 5)
+    queue.add(request_of(fast, *[8] * 2))
+    assert [request.runner for request in firsts(queue, 4)] == [fast, slow, fast, slow]
+
+
+def test_clients_take_turns_whatever_the_number_of_their_requests() -> None:
+    queue, runner = Queue(), FakeRunner(schedule=Schedule(64, 8))
+    for _ in range(50):
+        queue.add(request_of(runner, *[8] * 4, client="many"))
+    alone = request_of(runner, *[8] * 4, client="alone")
+    queue.add(alone)
+    assert [request.client for request in firsts(queue, 8)] == ["many", "alone"] * 4
+    assert not alone.waiting
+
+
+def test_work_waits_for_as_much_of_each_other_request() -> None:
+    queue, runner = Queue(), FakeRunner(schedule=Schedule(1, 10))
+    queue.line(runner).rate.add(10 * (1 + RUN_SHARE), 1.0)  # ten tokens a second
+    assert queue.wait_for(5.0, "") == 0
+    queue.add(request_of(runner, *[10] * 100))
+    for length in (2, 3):
+        queue.add(request_of(runner, length))
+    assert queue.seconds == pytest.approx(100.5)
+    assert queue.wait_for(0.1, "") == pytest.approx(1.5)  # a batch of the long one
+    assert queue.wait_for(20.0, "") == pytest.approx(20.5)
+    assert queue.wait_for(1000.0, "") == pytest.approx(100.5)
+    assert queue.wait_for(0.1, "another") == pytest.approx(1)  # of a client whose turn comes next
 
 
 WINDOW = 6
@@ -95,26 +171,15 @@ WINDOW = 6
 SCHEDULES = (Schedule(1, 8), Schedule(2, 30, pairs=40), Schedule(3, 12, split=False), Schedule(2, 1))
 
 
-@dataclass(eq=False)
-class Text:
-    """One text of a request that was queued."""
-
-    request: Request
-    index: int
-
-    @property
-    def length(self) -> int:
-        return self.request.lengths[self.index]
-
-
 class QueueStates(RuleBasedStateMachine):
-    """Compares the queue with a list of all texts that wait, oldest first."""
+    """Compares the queue with lists of the texts that wait, by model, client and request, in the order of turns."""
 
     def __init__(self) -> None:
         super().__init__()
         self.queue = Queue()
         self.runners = [FakeRunner(schedule=schedule) for schedule in SCHEDULES]
-        self.waiting: list[Text] = []
+        self.turns = dict.fromkeys(self.runners, 0)  # when each model had its last one
+        self.waiting: dict[Any, list[tuple[str, list[tuple[Request, list[int]]]]]] = {one: [] for one in self.runners}
         self.running: list[Batch] = []
         self.requests: list[Request] = []
         self._window = mock.patch.object(module, "WINDOW", WINDOW)
@@ -125,59 +190,79 @@ class QueueStates(RuleBasedStateMachine):
         lengths=st.lists(st.integers(0, 9), min_size=1, max_size=2 * WINDOW),
         prompt_tokens=st.sampled_from([0, 0, 3]),
         deadline=st.sampled_from([np.inf, np.inf, 0.0]),
+        client=st.sampled_from(["", "", "a", "b"]),
     )
-    def add(self, number: int, lengths: list[int], prompt_tokens: int, deadline: float) -> None:
-        texts = TokenizedTexts([[1] * length for length in lengths], prompt_tokens)
-        request = Request(self.runners[number], texts, np.asarray, print, deadline, submitted=len(self.requests) + 1)
+    def add(self, number: int, lengths: list[int], prompt_tokens: int, deadline: float, client: str) -> None:
+        texts, runner = TokenizedTexts([[1] * length for length in lengths], prompt_tokens), self.runners[number]
+        request = Request(runner, texts, np.asarray, print, deadline, client)
         self.queue.add(request)
         self.requests.append(request)
-        self.waiting += [Text(request, index) for index in range(len(lengths))]
+        if client not in [name for name, _ in self.waiting[runner]]:
+            self.waiting[runner].append((client, []))
+        (requests,) = [requests for name, requests in self.waiting[runner] if name == client]
+        requests.append((request, list(range(len(lengths)))))
+
+    def tidy(self, runner: object) -> None:
+        """Forget what waits no more."""
+        clients = [(name, [one for one in some if one[1]]) for name, some in self.waiting[runner]]
+        self.waiting[runner] = [(name, some) for name, some in clients if some]
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
-        self._drop(data.draw(st.sampled_from(self.requests)))
-
-    def _drop(self, request: Request) -> None:
         """End a request, as the scheduler does; once more changes nothing."""
+        request = data.draw(st.sampled_from(self.requests))
         request.finished = True
         self.queue.drop(request)
-        self.waiting = [text for text in self.waiting if text.request is not request]
+        self.forget(request)
 
-    @rule()
-    def drop_late(self) -> None:
-        late = self.queue.expired(1.0)
-        oldest = [self.waiting_of(runner)[:WINDOW] for runner in self.runners]
-        expected = {text.request for texts in oldest for text in texts if text.request.deadline <= 1}
-        assert set(late) == expected
-        assert len(late) == len(expected)
+    def forget(self, gone: Request) -> None:
+        for _, some in self.waiting[gone.runner]:
+            for request, indices in some:
+                if request is gone:
+                    indices.clear()
+        self.tidy(gone.runner)
+
+    def ready(self) -> list[FakeRunner]:
+        return [one for one in self.runners if self.waiting[one] and self.count(one) < one.schedule.workers]
+
+    @rule(idle=st.integers(1, 4), now=st.sampled_from([-1.0, -1.0, 1.0]))
+    def take(self, idle: int, now: float) -> None:
+        late: list[Request] = []
+        assert self.queue.ready == bool(self.ready())
+        batch = self.queue.take(idle, now, late)
+        assert all(request.deadline <= now for request in late)
         for request in late:
-            self._drop(request)
-
-    @rule(idle=st.integers(1, 4))
-    def take(self, idle: int) -> None:
-        free = [runner for runner in self.runners if self.count(runner) < runner.schedule.workers]
-        ready = [text for text in self.waiting if text.request.runner in free]
-        assert self.queue.ready == bool(ready)
-        batch = self.queue.take(idle)
+            self.forget(request)
         if batch is None:
-            assert not ready
+            assert not self.ready()
             return
-        oldest, schedule = ready[0], batch.runner.schedule
-        indices = [(request, index) for request, some in batch.parts.items() for index in some]
-        chosen = [text for text in self.waiting_of(batch.runner) if (text.request, text.index) in indices]
-        assert len(chosen) == len(indices) == batch.texts
-        assert oldest in chosen
-        assert set(chosen) <= set(self.waiting_of(oldest.request.runner)[:WINDOW])
-        assert {text.request.texts.prompt_tokens for text in chosen} == {oldest.request.texts.prompt_tokens}
-        longest = max(text.length for text in chosen)
-        assert batch.tokens == sum(text.length for text in chosen)
-        assert batch.padding == batch.texts * longest - batch.tokens
+        line, schedule, runner = self.waiting[batch.runner], batch.runner.schedule, batch.runner
+        assert self.turns[runner] == min(self.turns[one] for one in self.ready())  # type: ignore[index]
+        order = [(one, index) for _, some in line for one, indices in some if one.deadline > now for index in indices]
+        chosen = [(request, index) for request, some in batch.parts.items() for index in some]
+        assert order[0] in chosen
+        assert len(set(chosen)) == batch.texts
+        assert set(chosen) <= set(order[:WINDOW])
+        assert {request.texts.prompt_tokens for request in batch.parts} == {order[0][0].texts.prompt_tokens}
+        lengths = [request.lengths[index] for request, index in chosen]
+        assert (batch.tokens, batch.padding) == (sum(lengths), len(lengths) * max(lengths) - sum(lengths))
         if batch.texts > 1:
-            assert batch.texts * longest <= schedule.budget
-            assert batch.texts * longest**2 <= (schedule.pairs or np.inf)
-        self.waiting = [text for text in self.waiting if text not in chosen]
+            assert batch.texts * max(lengths) <= schedule.budget
+            assert batch.texts * max(lengths) ** 2 <= (schedule.pairs or np.inf)
+        self.pass_turn(order[0][0])
+        for _, some in line:
+            for request, indices in some:
+                indices[:] = [index for index in indices if (request, index) not in chosen]
+        self.tidy(runner)
         self.running.append(batch)
+
+    def pass_turn(self, first: Request) -> None:
+        """Put a model, its client and its request behind the others."""
+        self.turns[first.runner] = max(self.turns.values()) + 1  # type: ignore[index]
+        clients = self.waiting[first.runner]
+        clients.sort(key=lambda one: one[0] == first.client)
+        clients[-1][1].sort(key=lambda one: one[0] is first)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -186,29 +271,30 @@ class QueueStates(RuleBasedStateMachine):
         self.running.remove(batch)
         self.queue.end(batch)
 
-    def waiting_of(self, runner: object) -> list[Text]:
-        return [text for text in self.waiting if text.request.runner is runner]
-
     def count(self, runner: object) -> int:
         return sum(batch.runner is runner for batch in self.running)
 
     @invariant()
     def counts_what_waits(self) -> None:
-        assert self.queue.tokens == sum(text.length for text in self.waiting)
-        assert self.queue.requests == len({text.request for text in self.waiting})
+        waiting = {one: indices for line in self.waiting.values() for _, some in line for one, indices in some}
         for request in self.requests:
-            assert request.queued_tokens == sum(text.length for text in self.waiting if text.request is request)
+            indices = waiting.get(request, [])
+            assert request.waiting == indices
+            assert request.queued_tokens == sum(request.lengths[index] for index in indices)
+        assert self.queue.tokens == sum(request.queued_tokens for request in waiting)
+        assert self.queue.requests == len(waiting)
         for runner in self.runners:
             assert self.count(runner) <= runner.schedule.workers
 
     def teardown(self) -> None:
         """Take all that is left: nothing stays."""
-        while self.waiting:
+        while any(self.waiting.values()):
             for batch in self.running:
                 self.queue.end(batch)
             self.running.clear()
-            self.take(4)
+            self.take(4, -1.0)
         assert (self.queue.tokens, self.queue.requests, self.queue.ready) == (0, 0, False)
+        assert not any(self.queue.line(runner).clients for runner in self.runners)
         self._window.stop()
 
 

@@ -120,8 +120,8 @@ def test_files_that_cannot_be_used(served: Served, tmp_path: Path, text: str, me
 def test_options_are_few() -> None:
     options = {str(one.name) for one in serve.params if isinstance(one, click.Option)}
     assert options == {
-        *("config", "listen", "tls", "api_key_file", "max_wait", "max_texts", "max_body", "max_in_flight", "timeout"),
-        *("log", "page", "open", "device", "verify", "drain", "grace"),
+        *("config", "listen", "tls", "api_key_file", "keep_alive", "max_wait", "max_texts", "max_body"),
+        *("max_in_flight", "timeout", "log", "page", "open", "device", "verify", "drain", "grace"),
     }
 
 

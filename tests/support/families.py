@@ -232,6 +232,13 @@ DECODERS = {
         _ids(**_GEMMA_TOKENS),
         _tokens(_FAST, **_GEMMA_TOKENS),
     ),
+    "gte": Family(
+        "gte",
+        _XLMR_PIECES,
+        _ROTARY | {"type_vocab_size": 1},
+        _LIKE_ROBERTA,
+        {"tokenizer_class": "XLMRobertaTokenizer"},
+    ),
     "nomic_bert": Family("nomic_bert", write_wordpiece, _ROTARY, _LIKE_BERT, _UNCASED),
     "jina_embeddings_v3": Family(
         "jina_embeddings_v3",

@@ -26,8 +26,10 @@ class Hub:
         self.url = url
         self.repositories: dict[str, Files] = {}  # files of the main branch, by the repository's id
         self.branches: dict[tuple[str, str], Files] = {}  # files of another branch, by (repository's id, branch)
+        self.commits: dict[str, Files] = {}  # files of the commits that were looked at
         self.private: set[str] = set()  # repositories that only a token sees
         self.gated: set[str] = set()  # repositories whose files are refused
+        self.gated_files: set[str] = set()  # files that are refused, of all repositories
         self.asked: list[str] = []  # every request, as "METHOD path"
         self.fetched: list[str] = []  # files that were downloaded
 
@@ -114,6 +116,7 @@ def _started(hub: Hub, listening: socket.socket) -> Any:
     async def describe(request: Request) -> Response:
         files, hub_id = files_of(request), repository(request)
         names = [{"rfilename": name} for name in files]
+        hub.commits[commit_of(files)] = files
         private = hub_id in hub.private
         return JSONResponse({"id": hub_id, "sha": commit_of(files), "siblings": names, "private": private})
 
@@ -123,7 +126,7 @@ def _started(hub: Hub, listening: socket.socket) -> Any:
 
     async def download(request: Request) -> Response:
         files, path = files_of(request), request.path_params["path"]
-        if repository(request) in hub.gated:
+        if repository(request) in hub.gated or path in hub.gated_files:
             raise HTTPException(403, headers={"X-Error-Code": "GatedRepo"})
         if path not in files:
             raise HTTPException(404, headers={"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit_of(files)})
@@ -150,7 +153,7 @@ def _started(hub: Hub, listening: socket.socket) -> Any:
         hub_id, name = repository(request), request.path_params["revision"]
         if name in hub.revisions(hub_id):
             return JSONResponse({}, 409)
-        hub.branches[hub_id, name] = hub.repositories[hub_id]
+        hub.branches[hub_id, name] = hub.commits[(await request.json())["startingPoint"]]
         return JSONResponse({}, 201)
 
     async def preupload(request: Request) -> Response:
@@ -165,6 +168,8 @@ def _started(hub: Hub, listening: socket.socket) -> Any:
         hub_id, name, files = repository(request), request.path_params["revision"], dict(files_of(request))
         for operation in map(json.loads, (await request.body()).splitlines()):
             value = operation["value"]
+            if operation["key"] == "header" and value.get("parentCommit") not in (None, commit_of(files)):
+                raise HTTPException(412, headers={"X-Error-Message": "A commit has happened since. Please refresh"})
             if operation["key"] == "file":
                 files[value["path"]] = base64.b64decode(value["content"])
             elif operation["key"] == "deletedFile":

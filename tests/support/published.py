@@ -36,9 +36,6 @@ TEXTS = [
 ]
 _MODES = {"last": "lasttoken", "mean_sqrt_len": "mean_sqrt_len_tokens"}
 _ACTIVATIONS = {"Tanh": nn.Tanh(), "": nn.Identity()}
-_NETWORKS = {"jina-v3": "jina_embeddings_v3"}
-"""Entries whose network transformers knows by another name than their own code does."""
-
 _DENSE = {
     "labse": ("Dense(768->768, Tanh)",),
     "embeddinggemma": ("Dense(768->3072)", "Dense(3072->768)"),
@@ -117,7 +114,7 @@ def _modules(entry: Entry) -> list[nn.Module]:
 
 def _family(entry: Entry) -> Family:
     """Return the small network of an entry's architecture, with its kind of tokenizer."""
-    family = (FAMILIES | DECODERS)[_NETWORKS.get(entry.name, entry.model_type)]
+    family = (FAMILIES | DECODERS)[entry.model_type]
     if entry.name in _CASED:
         cased = partial(family.vocabulary, lowercase=False)
         return replace(family, vocabulary=cased, tokenizer_config={"do_lower_case": False})

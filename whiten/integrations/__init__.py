@@ -1,6 +1,7 @@
 """Use a bundle in other frameworks: one module for each, which needs that framework and nothing else.
 
 Every class and function takes the bundle's directory, or an open `Encoder`, which may have other threads or providers.
+What frameworks store of an adapter names the bundle and the space of its vectors; a bundle of another space is refused.
 """
 
 from collections.abc import Sequence
@@ -9,22 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import UsageError
+from whiten.integrations.opening import BundleSource
+from whiten.integrations.opening import open_encoder as open_encoder
 from whiten_runtime.opened.encoder import Encoder
-
-
-def open_encoder(encoder: Encoder | str | Path) -> Encoder:
-    """Return the encoder, or open the bundle of this directory.
-
-    Raises:
-        UsageError: neither an encoder nor a path.
-        BundleError: not a bundle, or an incomplete one.
-    """
-    if isinstance(encoder, Encoder):
-        return encoder
-    if not isinstance(encoder, str | Path):
-        raise UsageError(f"the bundle is {encoder!r}; wanted its directory, or an Encoder")
-    return Encoder(encoder)
 
 
 class DocumentBackend:
@@ -37,10 +25,16 @@ class DocumentBackend:
         BundleError: not a bundle, or an incomplete one.
     """
 
-    embedding_model: Encoder
-
     def __init__(self, encoder: Encoder | str | Path) -> None:
-        super().__init__(embedding_model=open_encoder(encoder))  # type: ignore[call-arg]
+        super().__init__()
+        how = f"pass a new {type(self).__name__} to the framework in place of the stored one"
+        self._source = BundleSource(encoder, how=how)
+        self.encoder  # noqa: B018 (opens the bundle, so that a wrong path is told here)
+
+    @property
+    def encoder(self) -> Encoder:
+        """Return the encoder."""
+        return self._source.encoder
 
     def embed(self, documents: Sequence[str], verbose: bool = False) -> NDArray[np.float32]:
         """Return the vectors of the documents, float32 [n, k].
@@ -49,5 +43,5 @@ class DocumentBackend:
             documents: texts.
             verbose: draw a bar on stderr.
         """
-        vectors: NDArray[np.float32] = self.embedding_model.encode(list(documents), show_progress_bar=verbose)
+        vectors: NDArray[np.float32] = self.encoder.encode(list(documents), show_progress_bar=verbose)
         return vectors

@@ -6,13 +6,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten.integrations import open_encoder
+from whiten.integrations.opening import BundleSource
 from whiten_runtime.errors import UsageError, needing_package
 from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("chromadb"):
     from chromadb.api.types import Documents, EmbeddingFunction
     from chromadb.utils.embedding_functions import register_embedding_function
+
+_HOW = (
+    "pass embedding_function=BundleEmbeddingFunction(PATH) to get_collection, and store it by "
+    'collection.modify(configuration={"embedding_function": BundleEmbeddingFunction(PATH)})'
+)
 
 _SPACES = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}
 
@@ -21,16 +26,15 @@ _SPACES = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}
 class BundleEmbeddingFunction(EmbeddingFunction[Documents]):  # type: ignore[misc]
     """Embeds the documents and queries of Chroma's collections, with the bundle's prompts for them.
 
-    Chroma stores the bundle's directory with the collection, and the id of its space. Import this module before a
-    collection is opened again: it then has its embedding function. A bundle of another space is refused.
+    Chroma stores the bundle's directory, or its name on the hub with the commit, with the collection, and the id of its
+    space. Import this module before a collection is opened again: it then has its embedding function. A bundle of
+    another space in its place is refused. A function that is passed by hand is not compared with the stored one: Chroma
+    compares their names alone.
 
     Args:
         bundle: the bundle's directory, or an open encoder.
         normalize_embeddings: divide each vector by its L2 norm.
         truncate_dim: keep only the first coordinates, where `Encoder.encode` does.
-
-    Attributes:
-        encoder: the encoder.
 
     Raises:
         BundleError: not a bundle, or an incomplete one.
@@ -40,8 +44,14 @@ class BundleEmbeddingFunction(EmbeddingFunction[Documents]):  # type: ignore[mis
     def __init__(
         self, bundle: Encoder | str | Path, normalize_embeddings: bool = False, truncate_dim: int | None = None
     ) -> None:
-        self.encoder = open_encoder(bundle)
+        self._source = BundleSource(bundle)
+        self.encoder  # noqa: B018 (opens the bundle, so that a wrong path is told here)
         self._options: dict[str, Any] = {"normalize_embeddings": normalize_embeddings, "truncate_dim": truncate_dim}
+
+    @property
+    def encoder(self) -> Encoder:
+        """Return the encoder."""
+        return self._source.encoder
 
     def __call__(self, input: Documents) -> list[NDArray[np.float32]]:
         """Return the vector of each document, with the bundle's prompt for documents."""
@@ -70,18 +80,18 @@ class BundleEmbeddingFunction(EmbeddingFunction[Documents]):  # type: ignore[mis
 
     def get_config(self) -> dict[str, Any]:
         """Return what Chroma stores with a collection."""
-        return {"bundle": str(self.encoder.path), "space": self.encoder.space, **self._options}
+        return {"bundle": self._source.name, "space": self._source.space, **self._options}
 
     @staticmethod
     def build_from_config(config: dict[str, Any]) -> "BundleEmbeddingFunction":
-        """Open the bundle that a collection was made with.
+        """Return the function that a collection was made with; its bundle is opened when a text is embedded.
 
-        Raises:
-            BundleError: it is not there any more.
-            UsageError: in its place is a bundle whose vectors cannot be compared with those of the collection.
+        Then a `BundleError` says that the bundle is not there any more, or a `UsageError` that another one is in its
+        place, whose vectors cannot be compared with those of the collection.
         """
-        function = BundleEmbeddingFunction(config["bundle"], config["normalize_embeddings"], config["truncate_dim"])
-        _check_space(config, function.get_config())
+        function = BundleEmbeddingFunction.__new__(BundleEmbeddingFunction)
+        function._source = BundleSource(config["bundle"], config["space"], how=_HOW)
+        function._options = {name: config[name] for name in ("normalize_embeddings", "truncate_dim")}
         return function
 
     def validate_config_update(self, old_config: dict[str, Any], new_config: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whiten.integrations import open_encoder
+from whiten.integrations.opening import BundleSource
 from whiten_runtime.errors import needing_package
 from whiten_runtime.opened.encoder import Encoder
 
@@ -18,24 +18,26 @@ class _BundleEmbedder:
     Haystack makes classes of its own from those of components, in which `super()` does not work.
     """
 
-    def _set_up(self, bundle: Encoder | str | Path, **options: Any) -> None:
-        self._bundle = bundle
+    def _set_up(self, bundle: Encoder | str | Path, space: str | None, **options: Any) -> None:
+        self._source = BundleSource(bundle, space, how="correct `bundle` of this component in the stored pipeline")
         self._options = options
-        self._opened: Encoder | None = None
 
     def warm_up(self) -> None:
         """Open the bundle, as a Pipeline does before it runs.
 
         Raises:
             BundleError: not a bundle, or an incomplete one.
+            UsageError: a bundle of another space than `space`.
         """
-        if self._opened is None:
-            self._opened = open_encoder(self._bundle)
+        self._source.encoder  # noqa: B018
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the component's arguments for Haystack's files of pipelines; an open encoder becomes its directory."""
-        path = self._bundle.path if isinstance(self._bundle, Encoder) else self._bundle
-        stored: dict[str, Any] = default_to_dict(self, bundle=str(path), **self._options)
+        """Return the component's arguments for Haystack's files of pipelines.
+
+        An open encoder becomes its directory, or its name on the hub with the commit.
+        """
+        named = {"bundle": self._source.name, "space": self._source.space}
+        stored: dict[str, Any] = default_to_dict(self, **named, **self._options)
         return stored
 
     @classmethod
@@ -45,9 +47,7 @@ class _BundleEmbedder:
 
     @property
     def _encoder(self) -> Encoder:
-        self.warm_up()
-        assert self._opened is not None
-        return self._opened
+        return self._source.encoder
 
 
 @component
@@ -58,15 +58,20 @@ class BundleTextEmbedder(_BundleEmbedder):
         bundle: the bundle's directory, or an open encoder.
         normalize_embeddings: divide each vector by its L2 norm.
         truncate_dim: keep only the first coordinates, where `Encoder.encode` does.
+        space: id of the space that the bundle must have, as `to_dict` stores it; None for any.
 
     Raises:
         MissingPackageError: haystack-ai is not installed; raised where this module is imported.
     """
 
     def __init__(
-        self, bundle: Encoder | str | Path, normalize_embeddings: bool = False, truncate_dim: int | None = None
+        self,
+        bundle: Encoder | str | Path,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        space: str | None = None,
     ) -> None:
-        self._set_up(bundle, normalize_embeddings=normalize_embeddings, truncate_dim=truncate_dim)
+        self._set_up(bundle, space, normalize_embeddings=normalize_embeddings, truncate_dim=truncate_dim)
 
     @component.output_types(embedding=list[float])  # type: ignore[untyped-decorator]
     def run(self, text: str) -> dict[str, list[float]]:
@@ -89,6 +94,7 @@ class BundleDocumentEmbedder(_BundleEmbedder):
         truncate_dim: keep only the first coordinates, where `Encoder.encode` does.
         meta_fields_to_embed: fields of a document's metadata that are put before its content.
         embedding_separator: what stands between them.
+        space: id of the space that the bundle must have, as `to_dict` stores it; None for any.
 
     Raises:
         MissingPackageError: haystack-ai is not installed; raised where this module is imported.
@@ -101,8 +107,9 @@ class BundleDocumentEmbedder(_BundleEmbedder):
         truncate_dim: int | None = None,
         meta_fields_to_embed: list[str] | None = None,
         embedding_separator: str = "\n",
+        space: str | None = None,
     ) -> None:
-        self._set_up(bundle, normalize_embeddings=normalize_embeddings, truncate_dim=truncate_dim)
+        self._set_up(bundle, space, normalize_embeddings=normalize_embeddings, truncate_dim=truncate_dim)
         self._fields = meta_fields_to_embed or []
         self._separator = embedding_separator
 

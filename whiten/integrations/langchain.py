@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from whiten.integrations import open_encoder
+from whiten.integrations.opening import BundleSource
 from whiten_runtime.errors import needing_package
 from whiten_runtime.opened.encoder import Encoder
 
@@ -21,9 +21,6 @@ class BundleEmbeddings(Embeddings):  # type: ignore[misc]
         normalize_embeddings: divide each vector by its L2 norm; for stores that compare by the dot product.
         truncate_dim: keep only the first coordinates, where `Encoder.encode` does.
 
-    Attributes:
-        encoder: the encoder.
-
     Raises:
         BundleError: not a bundle, or an incomplete one.
         MissingPackageError: langchain-core is not installed; raised where this module is imported.
@@ -32,8 +29,14 @@ class BundleEmbeddings(Embeddings):  # type: ignore[misc]
     def __init__(
         self, encoder: Encoder | str | Path, *, normalize_embeddings: bool = False, truncate_dim: int | None = None
     ) -> None:
-        self.encoder = open_encoder(encoder)
+        self._source = BundleSource(encoder, how="make new BundleEmbeddings(PATH)")
+        self.encoder  # noqa: B018 (opens the bundle, so that a wrong path is told here)
         self._options: dict[str, Any] = {"normalize_embeddings": normalize_embeddings, "truncate_dim": truncate_dim}
+
+    @property
+    def encoder(self) -> Encoder:
+        """Return the encoder."""
+        return self._source.encoder
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return the vector of each text, with the prompt of documents."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten.integrations import open_encoder
-from whiten_runtime.errors import needing
+from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts
 from whiten_runtime.opened.encoder import Encoder
 
@@ -71,6 +71,10 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]
         prompt_type: object = None,
         batch_size: int | None = None,
         show_progress_bar: bool = False,
+        precision: str = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        normalize_embeddings: bool = False,
     ) -> NDArray[np.float32]:
         """Embed mteb's batches of texts, queries and documents each with their prompts.
 
@@ -87,14 +91,32 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]
             prompt_type: query or document.
             batch_size: largest number of texts per run.
             show_progress_bar: draw a bar on stderr.
+            precision: "float32".
+            convert_to_numpy: as in `Encoder.encode`.
+            convert_to_tensor: as in `Encoder.encode`.
+            normalize_embeddings: divide each vector by its L2 norm.
 
         Returns:
             Vectors, float32 [n, k].
+
+        Raises:
+            UsageError: another `precision`: mteb would compare codes as if they were vectors.
         """
+        if precision != "float32":
+            raise UsageError(
+                f"precision is {precision!r}, but mteb compares codes as if they were vectors; leave it out, and "
+                "measure stored vectors by whiten eval retrieval --vector-type"
+            )
         texts = [text for batch in inputs for text in batch["text"]]
         prompt = self._prompt(task_metadata, prompt_type)
         vectors: NDArray[np.float32] = self.model.encode(
-            texts, prompt=prompt, batch_size=batch_size, show_progress_bar=show_progress_bar
+            texts,
+            prompt=prompt,
+            batch_size=batch_size,
+            show_progress_bar=show_progress_bar,
+            convert_to_numpy=convert_to_numpy,
+            convert_to_tensor=convert_to_tensor,
+            normalize_embeddings=normalize_embeddings,
         )
         return vectors
 

@@ -11,18 +11,15 @@ from typing import Any, Self
 import msgspec
 
 from whiten.integrations import open_encoder
-from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, parse_manifest
 from whiten_runtime.bundle.space import with_space
 from whiten_runtime.errors import BundleError, UsageError, checked_texts, needing_package, whole_number
 from whiten_runtime.files.replacing import replace_file, replacing
-from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.engine import TokenizedTexts
 from whiten_runtime.inference.options import DOCUMENT, QUERY, EncodeOptions, Prompts
-from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.inference.vectors import as_tensors
 from whiten_runtime.opened.encoder import Encoder, embedder_of
-from whiten_runtime.opened.opening import encode_options
+from whiten_runtime.opened.opening import bundle_of, encode_options
 
 with needing_package("sentence-transformers>=5.4"):
     import torch
@@ -181,19 +178,22 @@ class BundleModule(InputModule):  # type: ignore[misc]
         manifest, embedder = self.encoder.manifest, embedder_of(self.encoder)
         least = sum(embedder.tokenizer.special_tokens) + 1
         length = whole_number(_LENGTH, value, least, manifest.max_seq_length, ", the most that the bundle takes")
-        if length < manifest.max_seq_length:
-            cutting = Tokenizer(self.encoder.path / TOKENIZER_FILE, length, manifest.truncation_side)
-            embedder = Embedder(cutting, embedder.engine)
-        self._embedder = embedder
+        self._embedder = embedder.shortened(length)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """Return a copy of the tokenizer; what is changed in it changes no vector."""
+        """Return a copy of the tokenizer; what is changed in it changes no vector.
+
+        Raises:
+            IntegrityError: the bundle was replaced since it was opened.
+        """
         return self._tokenizer
 
     @cached_property
     def _tokenizer(self) -> PreTrainedTokenizerFast:
-        return PreTrainedTokenizerFast.from_pretrained(self.encoder.path, local_files_only=True)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(self.encoder.path, local_files_only=True)
+        bundle_of(self.encoder).check_unchanged()
+        return tokenizer
 
     def get_embedding_dimension(self) -> int:
         """Return the number of coordinates of a vector."""
@@ -252,12 +252,16 @@ class BundleModule(InputModule):  # type: ignore[misc]
             arguments: of sentence-transformers, not used.
             safe_serialization: of sentence-transformers, not used: a bundle has no pickle files.
             options: of sentence-transformers, not used.
+
+        Raises:
+            IntegrityError: the bundle was replaced since it was opened; the copy cannot be used.
         """
         source, target = self.encoder.path, Path(output_path)
         manifest = _with_settings(self.encoder.manifest, target)
         for name in (*manifest.files, MANIFEST_FILE):
             if name != _WRITTEN_BEFORE or not (target / name).exists():
                 _copy(source / name, target / name)
+        bundle_of(self.encoder).check_unchanged()
         if manifest is not self.encoder.manifest:
             replace_file(target / MANIFEST_FILE, manifest.to_json())
         settings = {_LENGTH: self.max_seq_length, "do_lower_case": False}

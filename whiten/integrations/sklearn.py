@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten.integrations import open_encoder
+from whiten.integrations.opening import BundleSource
 from whiten_runtime.errors import UsageError, described, needing_package
 from whiten_runtime.opened.encoder import Encoder
 from whiten_runtime.opened.opening import encode_options
@@ -15,11 +15,15 @@ from whiten_runtime.opened.opening import encode_options
 with needing_package("scikit-learn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
+_HOW = "name it by set_params(bundle=PATH), in a Pipeline by set_params(STEP__bundle=PATH)"
+
 
 class BundleVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Turns texts into vectors, as a step of a Pipeline. It learns nothing: `fit` only checks the options.
 
-    It can be cloned, searched over and pickled. The bundle is opened when it is first needed.
+    It can be cloned, searched over and pickled. The bundle is opened when it is first needed. A pickle has the id of
+    the space: until the vectorizer is fitted again, a bundle of another space is refused. Caches of scikit-learn's
+    pipelines (`memory=`) keep spaces apart.
 
     Args:
         bundle: the bundle's directory, or an open encoder.
@@ -61,6 +65,7 @@ class BundleVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             BundleError: not a bundle, or an incomplete one.
             UsageError: an option cannot be used as given.
         """
+        self.__dict__.pop("_stored", None)  # what follows is fitted on the vectors of the bundle that is there now
         self._width()
         return self
 
@@ -103,14 +108,24 @@ class BundleVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return options.width or encoder.dimension
 
     def _encoder(self) -> Encoder:
-        """Return the encoder of `bundle`, which `set_params` may have replaced since the last call."""
-        opened: tuple[object, Encoder] | None = self.__dict__.get("_opened")
-        if opened is None or opened[0] is not self.bundle:
-            opened = self._opened = (self.bundle, open_encoder(self.bundle))
-        return opened[1]
+        return self._source().encoder
+
+    def _source(self) -> BundleSource:
+        """Return the source of `bundle`, which `set_params` may have replaced since the last call."""
+        stored: BundleSource | None = self.__dict__.get("_stored")
+        opened: tuple[object, BundleSource | None, BundleSource] | None = self.__dict__.get("_opened")
+        if opened is None or opened[0] is not self.bundle or opened[1] is not stored:
+            if stored is not None and self.bundle == stored.name:
+                source = stored
+            else:
+                source = BundleSource(self.bundle, None if stored is None else stored.space, how=_HOW)
+            opened = self._opened = (self.bundle, stored, source)
+        return opened[2]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_opened"}
+        source = self._source()
+        state = {name: value for name, value in super().__getstate__().items() if name != "_opened"}
+        return state | {"bundle": source.name, "_stored": source}
 
     def __sklearn_is_fitted__(self) -> bool:
         return True

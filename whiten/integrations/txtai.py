@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten.integrations.opening import BundleSource
 from whiten_runtime.errors import UsageError, needing_package
 from whiten_runtime.opened.encoder import Encoder
 from whiten_runtime.opened.opening import encode_options
@@ -13,12 +14,15 @@ from whiten_runtime.opened.opening import encode_options
 with needing_package("txtai"):
     from txtai.vectors import Vectors
 
+_HOW = 'open the index by load(FOLDER, config={"path": PATH}), and save it'
+
 
 class BundleVectors(Vectors):  # type: ignore[misc]
     """Embeds the documents and queries of a txtai index, with the bundle's prompts for them.
 
-    txtai stores the directory and this class with an index, and opens both again with it. It divides vectors by their
-    norms. Its `instructions` come before the bundle's prompts are applied: leave them out.
+    txtai stores the directory, or the name on the hub with the commit, the id of the space and this class with an
+    index, and opens them again with it. A bundle of another space is refused. It divides vectors by their norms. Its
+    `instructions` come before the bundle's prompts are applied: leave them out.
 
     Args:
         config: configuration of the index. `path` is the bundle's directory, `vectors` an object with options of
@@ -36,12 +40,15 @@ class BundleVectors(Vectors):  # type: ignore[misc]
 
         Raises:
             BundleError: not a bundle, or an incomplete one.
-            UsageError: the bundle's vectors cannot be cut to `dimensionality`, or `maxlength` is given, which is
-                of other models.
+            UsageError: a bundle of another space than that of the index; the bundle's vectors cannot be cut to
+                `dimensionality`; or `maxlength` is given, which is of other models.
         """
         if "maxlength" in self.config:
             raise UsageError("maxlength: a bundle has its own maximum length; leave it out")
-        encoder = Encoder(path, **self.config.get("vectors", {}))
+        options = self.config.get("vectors", {})
+        source = BundleSource(Encoder(path, **options) if options else path, self.config.get("space"), how=_HOW)
+        encoder = source.encoder
+        self.config |= {"path": source.name, "space": source.space}
         encode_options(encoder, truncate_dim=self.config.get("dimensionality"), prompt="")
         return encoder
 

@@ -132,9 +132,13 @@ _MEASURES = {"spearman": "Spearman", "ndcg_at_10": "nDCG@10"}
 """Names of measures, by their fields of a candidate's record."""
 
 
+_DECIMALS = 4
+"""Decimals of a score by which candidates are compared: processors round the last ones apart."""
+
+
 def _best(tried: Sequence[Tried], required: bool, of: str, measure: str) -> Choice:
     allowed = [candidate for candidate in tried if candidate[0] is not None or not required]
-    spec, _, best = max(allowed, key=lambda candidate: candidate[2])
+    spec, _, best = max(allowed, key=lambda candidate: round(candidate[2], _DECIMALS))  # the first of equal ones
     raw = next((f", not whitened {100 * score:.2f}" for own, _, score in tried if own is None), "")
     why = f"best of {len(tried)} on {of} ({_MEASURES[measure]} {100 * best:.2f}{raw})"
     return Choice(spec, why, tuple(msgspec.structs.replace(record, **{measure: score}) for _, record, score in tried))

@@ -34,6 +34,8 @@ def read_development(path: Path, report: Reporter) -> Development:
         for one in collections:
             size = f"{len(one.queries):,} queries, {len(one.documents):,} documents"
             report.stage(f"choosing by search of {one.name}: {size}, qrels/{one.judgements}")
+            for warning in one.warnings:
+                report.warn(warning)
         if files:
             report.stage(f"{files[0]} is not used; to choose by pairs with scores, pass --dev {files[0]}")
         return collections
@@ -89,12 +91,14 @@ def choose_by_development(
 
 def _judged(collection: Collection, embed: Callable[[Sequence[str], str], Float64Array], prompts: Prompts) -> Judged:
     rows = {name: row for row, name in enumerate(collection.ids)}
+    grades = []
+    for query in collection.queries:
+        own = collection.relevant[query]
+        grades.append({rows.get(name, -place): grade for place, (name, grade) in enumerate(own.items(), 1)})
     return Judged(
         embed(list(collection.queries.values()), prompts.for_task(*QUERY)),
         embed([collection.documents[name] for name in rows], prompts.for_task(*DOCUMENT)),
-        tuple(
-            {rows[name]: grade for name, grade in collection.relevant[query].items()} for query in collection.queries
-        ),
+        tuple(grades),
         collection.own_rows,
     )
 

@@ -106,6 +106,7 @@ class DriftMonitor:
 
     Attributes:
         manifest: manifest of the bundle.
+        bundle_sha256: SHA-256 of the manifest's bytes, in hexadecimal.
 
     Raises:
         BundleError: not a bundle, an altered one, or one without a whitening.
@@ -114,7 +115,8 @@ class DriftMonitor:
     def __init__(self, bundle: str | Path) -> None:
         opened = open_bundle(locate_bundle(bundle))
         self.manifest: Manifest = opened.manifest
-        self._map = read_map(opened.path, self.manifest)
+        self.bundle_sha256 = opened.sha256
+        self._map = read_map(opened)
         self._mean, self._weight = self._map.mean, self._map.weight
         self._centre = self._map(self._map.corpus_mean)
         variances, basis = np.linalg.eigh(self._weight.T @ self._map.covariance @ self._weight)

@@ -18,7 +18,9 @@ class Judged:
 
     queries: Float64Array  # [q, d]
     documents: Float64Array  # [n, d], of equally near ones the first is found first
-    grades: tuple[Mapping[int, int], ...]  # grades by the rows of relevant documents, for each query
+    grades: tuple[
+        Mapping[int, int], ...
+    ]  # by the rows of relevant documents, for each query; below 0: not in documents
     own: tuple[int | None, ...]  # row of the document that a query itself is, for each query; None for most
 
     def ndcg_at_10(self, queries: Float64Array, documents: Float64Array, by_cosine: bool) -> float:

@@ -6,16 +6,15 @@ to k and exponents below 1 follow Su et al., arXiv 2103.15316, section 3.2.
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal, assert_never, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.numpy import load
 
-from whiten_runtime.bundle.bundle import WHITENING_FILE
-from whiten_runtime.bundle.manifest import NESTED_METHODS, Manifest
+from whiten_runtime.bundle.bundle import WHITENING_FILE, Bundle
+from whiten_runtime.bundle.manifest import NESTED_METHODS
 from whiten_runtime.errors import BundleError, UsageError, whole_number
 from whiten_whitening.moments import Float64Array, Moments, eigh, ledoit_wolf, oas
 
@@ -282,14 +281,15 @@ class StoredMap(AffineMap):
     covariance: Float64Array  # covariance of the corpus's vectors before whitening, [d, d]
 
 
-def read_map(root: Path, manifest: Manifest) -> StoredMap:
-    """Read the map of a bundle."""
+def read_map(bundle: Bundle) -> StoredMap:
+    """Read the map of a bundle that was opened."""
+    root, manifest = bundle.path, bundle.manifest
     if manifest.whitening is None or WHITENING_FILE not in manifest.files:
         raise BundleError(f"{root}: has no whitening; whiten refit gives it one")
     try:
-        arrays: dict[str, NDArray[np.float64]] = load_file(root / WHITENING_FILE)
+        arrays: dict[str, NDArray[np.float64]] = load(bundle.read(WHITENING_FILE))
         tensors = tuple(arrays[name] for name in ("mean", "W", "corpus_mean", "covariance"))
-    except (OSError, SafetensorError, KeyError) as error:
+    except (SafetensorError, KeyError) as error:
         raise BundleError(f"{root / WHITENING_FILE}: is damaged or too old ({error}); export the model again") from None
     d, k = manifest.unwhitened_width, manifest.dimension
     shapes = [array.shape for array in tensors]

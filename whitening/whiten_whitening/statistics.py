@@ -25,7 +25,7 @@ from whiten_runtime.inference.loading import load_unwhitened
 from whiten_runtime.inference.options import EncodeOptions
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map, fit_sif
+from whiten_whitening.maps import ADVISED_RATIO, WhiteningMap, WhiteningSpec, fit_map, fit_sif
 from whiten_whitening.moments import Float64Array, Keys, Moments, Sample, row_keys, text_keys
 
 FORMAT = 1
@@ -36,7 +36,10 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     weights_sha256: str
+    network_sha256: str | None = None
+    """Of the network's config and code; None where the weights are all, and of bundles before 0.5."""
     tokenizer_sha256: str
+    """Of what the tokenizer does; of the bytes of its file for bundles before 0.5."""
     input: Input
     layers: tuple[int, ...]
     pooling: Pooling | None
@@ -53,10 +56,12 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, manifest: Manifest) -> "Origin":
         """Return the origin of the vectors before whitening that a bundle computes."""
         source = manifest.source
+        tokenizer = manifest.files.get(TOKENIZER_FILE)
         return cls(
             model=source.model,
             weights_sha256=source.weights_sha256,
-            tokenizer_sha256=tokenizer.sha256 if (tokenizer := manifest.files.get(TOKENIZER_FILE)) else "",
+            network_sha256=source.network_sha256 or None,
+            tokenizer_sha256=manifest.tokenizer_sha256 or (tokenizer.sha256 if tokenizer else ""),
             input=manifest.input,
             layers=manifest.layers,
             pooling=manifest.pooling,
@@ -144,7 +149,7 @@ def load_statistics(path: Path) -> tuple[Statistics, Origin]:
 
 
 def _shown(value: object) -> str:
-    return f"'{value[:12]}'" if isinstance(value, str) else str(value)
+    return "none" if value is None else f"'{value[:12]}'" if isinstance(value, str) else str(value)
 
 
 Window = tuple[Keys, NDArray[np.float32]]
@@ -171,20 +176,47 @@ def fit_statistics(
     out: Path | None = None,
     options: SessionOptions | None = None,
     reporter: Reporter | None = None,
+    sha256: str | None = None,
 ) -> Statistics:
-    """Return the statistics of the vectors before whitening that a bundle computes of a corpus; write them to `out`."""
+    """Return the statistics of the vectors before whitening that a bundle computes of a corpus; write them to `out`.
+
+    With `sha256`, only the bundle whose manifest has it is opened.
+    """
     report = reporter or Reporter()
     path = locate_bundle(path)
     manifest = read_manifest(path)
     check_takes_texts(path, manifest)
     sentences = corpus.count()
+    warn_of_repeats(corpus, sentences, manifest.unwhitened_width, report)
     report.stage(f"fitting on {sentences:,} sentences")
-    with load_unwhitened(path, options) as embedder, report.bar("sentences", sentences) as advance:
+    bundle, embedder = load_unwhitened(path, options, sha256)
+    with embedder, report.bar("sentences", sentences) as advance:
         statistics = fit_corpus(corpus, embedder, advance)
-    statistics = statistics.fitted_at(manifest.precision)
+    statistics = statistics.fitted_at(bundle.manifest.precision)
     if out is not None:
-        save_statistics(out, statistics, Origin.of(manifest))
+        save_statistics(out, statistics, Origin.of(bundle.manifest))
     return statistics
+
+
+def warn_of_repeats(corpus: Corpus, sentences: int, width: int, report: Reporter) -> int:
+    """Return how many of a corpus's sentences count: the different ones, where those are few; warn of them then.
+
+    Args:
+        corpus: sentences to fit on.
+        sentences: number of them.
+        width: number of coordinates of a vector before whitening.
+        report: receives the warning.
+    """
+    needed = min(sentences, ADVISED_RATIO * width)
+    texts, patterns = corpus.count_different(needed)
+    if 2 * patterns < needed:
+        different = f"only {texts:,} differ" if texts < needed else "many differ in nothing but numbers"
+        alike = f", {patterns:,} if numbers in them do not count" if patterns < texts else ""
+        report.warn(
+            f"of the {sentences:,} sentences {different}{alike}: a whitening of {width} dimensions wants "
+            f"{ADVISED_RATIO * width:,} that say different things"
+        )
+    return texts if texts < needed else sentences
 
 
 def check_takes_texts(path: str | Path, manifest: Manifest) -> None:

@@ -1,11 +1,9 @@
 // Read a bundle: whiten.json, and files whose size and SHA-256 are compared with it.
 
 import { BundleError, WhitenError, shown } from './errors.js';
+import { DEFAULTS, FIELDS, FORMAT_VERSION, FORMER, VALUES } from './tables.js';
 
-const FORMAT_VERSION = 1;
 const HASH = /("manifest_sha256"\s*:\s*")([0-9a-f]{64})"/;
-const DEFAULTS = { input: 'text', include_prompt: true, prompts: {}, default_prompt_name: null, truncation_side: 'right', route: null,
-  matryoshka_dimensions: [] };
 const ALTERED = 'the copy is incomplete or was altered: copy the bundle again';
 
 /** Reads the files of a bundle; `source` has `where(name)`, `read(name, bytes)` and perhaps `digest(name)`. */
@@ -29,9 +27,13 @@ export class Bundle {
     }
     const stated = HASH.exec(text)?.[2];
     if (stated && stated !== (await sha256(new TextEncoder().encode(text.replace(HASH, `$1${'0'.repeat(64)}"`))))) throw new BundleError(`${where}: its SHA-256 is not manifest_sha256; ${ALTERED}`);
-    if ((fields.input ?? 'text') !== 'text') throw new BundleError(`${where}: this bundle takes vectors, not texts; use whiten in Python for it`);
-    if ((fields.vectors ?? 'float32') !== 'float32') throw new BundleError(`${where}: vectors is ${shown(fields.vectors)}, which only versions of whiten before 0.5 read; export the model again`);
-    return new Bundle(source, Object.freeze({ ...DEFAULTS, ...fields }));
+    const manifest = { ...DEFAULTS, ...fields };
+    checkFields(where, fields);
+    for (const [name, known] of Object.entries(VALUES)) {
+      if (!known.includes(manifest[name])) throw new BundleError(`${where}: ${name} is ${shown(manifest[name])}; wanted ${known.join(' or ')}; upgrade whiten`);
+    }
+    if (manifest.input !== 'text') throw new BundleError(`${where}: this bundle takes vectors, not texts; use whiten in Python for it`);
+    return new Bundle(source, Object.freeze(manifest));
   }
 
   /** Return the content of a file that the manifest lists. */
@@ -68,6 +70,19 @@ export class Bundle {
 
   #compare(name, digest) {
     if (digest !== this.#record(name).sha256) throw new BundleError(`${this.source.where(name)}: its SHA-256 differs from whiten.json; ${ALTERED}`);
+  }
+}
+
+/** Refuse a field that this version does not know: it may change vectors. */
+function checkFields(where, value, place = '') {
+  if (value === null || typeof value !== 'object') return;
+  const known = FIELDS[place]?.split(' ');
+  for (const [name, inner] of Object.entries(value)) {
+    const path = place ? `${place}.${name}` : name;
+    if (!known) checkFields(where, inner, `${place}.*`);
+    else if (known.includes(name)) checkFields(where, inner, path);
+    else if (Object.hasOwn(FORMER, path) && !FORMER[path].includes(inner)) throw new BundleError(`${where}: ${path} is ${shown(inner)}, which only versions of whiten before 0.5 read; export the model again`);
+    else if (!Object.hasOwn(FORMER, path) && path !== 'manifest_sha256') throw new BundleError(`${where}: has the field ${shown(path)}, which this version of whiten does not know; upgrade whiten`);
   }
 }
 

@@ -3,15 +3,13 @@
 import { Bundle } from './bundle.js';
 import { BundleError, ParityError, UsageError, WhitenError, checkNames, shown, wholeNumber } from './errors.js';
 import { optionsFor, resolvePrompt, withPrompt } from './prompts.js';
+import { GATES, NESTED_METHODS } from './tables.js';
 import { Tokenizer } from './tokenizer.js';
 
 const [MODEL, WEIGHTS, OUTPUT] = ['onnx/model.onnx', 'onnx/model.onnx_data', 'sentence_embedding'];
-const NESTED_METHODS = ['pca', 'pca-cor']; // whitenings whose first coordinates are those of fewer dimensions
 const TOKEN_BUDGET = 1024; // padded tokens of a batch
 const OPTIONS = ['threads', 'verify', 'onProgress', 'fetch', 'ort', 'sessionOptions'];
 const ARGUMENTS = ['promptName', 'prompt', 'truncateDim', 'normalize', 'truncate'];
-const GATES = { fp32: { least: 0.999999, mean: 0.999999, difference: 1e-4 }, fp16: { least: 0.9999, mean: 0.9999 }, int8: { least: 0.98, mean: 0.99 } };
-const NORM = 0.02; // bound of the mean error of norms
 
 /** Open a bundle with the `files(location, options)` and `runtime(options)` of Node or of a browser. */
 export async function openWith(host, location, options = {}) {
@@ -32,7 +30,12 @@ export async function openWith(host, location, options = {}) {
   });
   const alone = host.wasm && manifest.precision === 'int8' && `${manifest.layers}` !== '0'; // layer 0 only looks rows up
   const encoder = new Encoder({ ort, session: created, bundle, tokenizer, alone });
-  if (options.verify ?? true) await encoder.verify();
+  try {
+    if (options.verify ?? true) await encoder.verify();
+  } catch (error) {
+    await encoder.close();
+    throw error;
+  }
   return encoder;
 }
 
@@ -68,11 +71,18 @@ export class Encoder {
     const embeddings = await bundle.array('probes.safetensors', 'embeddings');
     const got = await this.#embed(tokenizer.encode(texts, (text) => text, true), 0);
     const pairs = got.map((row, index) => compared(row, embeddings.subarray(index * this.dimension, (index + 1) * this.dimension)));
-    const mean = (name) => pairs.reduce((sum, pair) => sum + pair[name], 0) / pairs.length;
-    const found = { vectors: pairs.length, minCosine: Math.min(...pairs.map(({ cosine }) => cosine)), meanCosine: mean('cosine'), maxDifference: Math.max(...pairs.map(({ difference }) => difference)) };
-    const gate = GATES[this.manifest.precision];
-    const kept = found.minCosine >= gate.least && found.meanCosine >= gate.mean && found.maxDifference <= (gate.difference ?? Infinity) && Math.abs(mean('norm')) <= NORM;
-    if (!kept) throw new ParityError(`${bundle.source.where('probes.json')}: the probes get other vectors here than in Python (${shown(found)}), perhaps by other token ids; use whiten in Python for this bundle`);
+    const mean = (value) => pairs.reduce((sum, pair) => sum + value(pair), 0) / pairs.length;
+    const most = (value) => Math.max(...pairs.map(value));
+    const found = {
+      vectors: pairs.length,
+      minCosine: -most(({ cosine }) => -cosine),
+      meanCosine: mean(({ cosine }) => cosine),
+      maxDifference: most(({ difference }) => difference),
+      maxNormError: most(({ norm }) => Math.abs(norm)),
+      meanNormError: mean(({ norm }) => Math.abs(norm)),
+      normBias: mean(({ norm }) => norm),
+    };
+    if (!passes(GATES[this.manifest.precision], found)) throw new ParityError(`${bundle.source.where('probes.json')}: the probes get other vectors here than in Python (${shown(found)}), perhaps by other token ids; use whiten in Python for this bundle`);
     return found;
   }
 
@@ -136,10 +146,17 @@ export class Encoder {
 
 function compared(got, want) {
   const norm = (row) => Math.sqrt(row.reduce((sum, value) => sum + value * value, 0));
-  const [a, b] = [norm(got) || 1, norm(want) || 1];
-  const gaps = Array.from(want, (value, index) => got[index] / a - value / b);
-  const difference = want.reduce((most, value, index) => Math.max(most, Math.abs(got[index] - value)), 0) / b;
-  return { cosine: 1 - gaps.reduce((sum, gap) => sum + gap * gap, 0) / 2, difference, norm: a / b - 1 };
+  const [a, b] = [norm(got), norm(want)];
+  const gaps = Array.from(want, (value, index) => got[index] / (a || 1) - value / (b || 1));
+  const share = (value) => (value === 0 ? 0 : value / b); // infinite where the reference is zero
+  const difference = share(want.reduce((most, value, index) => Math.max(most, Math.abs(got[index] - value)), 0));
+  return { cosine: 1 - gaps.reduce((sum, gap) => sum + gap * gap, 0) / 2, difference, norm: share(a - b) };
+}
+
+/** Return whether every bound is satisfied; NaN satisfies none. */
+function passes(gate, found) {
+  const bounds = { max_difference: found.maxDifference, max_norm_error: found.maxNormError, mean_norm_error: found.meanNormError, max_norm_bias: Math.abs(found.normBias) };
+  return found.minCosine >= gate.min_cosine && found.meanCosine >= gate.mean_cosine && Object.entries(bounds).every(([name, value]) => value <= (gate[name] ?? Infinity));
 }
 
 function checkedTexts(texts) {

@@ -24,8 +24,8 @@ export interface EncodeOptions {
   truncate?: boolean;
 }
 
-/** How far the probes' vectors are from the reference: cosines, and the largest difference of a coordinate over the norm. */
-export type Agreement = { vectors: number; minCosine: number; meanCosine: number; maxDifference: number };
+/** How far the probes' vectors are from the reference: cosines, the largest difference of a coordinate over the norm, and relative errors of norms. */
+export type Agreement = { vectors: number; minCosine: number; meanCosine: number; maxDifference: number; maxNormError: number; meanNormError: number; normBias: number };
 
 export class Encoder {
   /** Content of whiten.json, as docs/bundle-format.md describes it. */

@@ -1,9 +1,9 @@
 // Prompts: instructions that a model was trained to read before a text, or around it.
 
 import { UsageError, shown } from './errors.js';
+import { PROMPTS } from './tables.js';
 
 const TEXT = '{text}';
-const NAMES = { query: ['query'], document: ['document', 'passage', 'corpus'] };
 
 /** Return the prompt to apply, an empty string for none: by name, the words themselves, or else the default one. */
 export function resolvePrompt(manifest, promptName = null, prompt = null) {
@@ -26,7 +26,7 @@ export function optionsFor(task, manifest, options) {
   const { route } = manifest;
   if (route !== task && (route === 'query' || route === 'document')) throw new UsageError(`this bundle holds the route ${route}; export one with --route ${task} for this`);
   if ((options.promptName ?? options.prompt ?? null) !== null) return options;
-  const name = NAMES[task].find((one) => Object.hasOwn(manifest.prompts, one)) ?? null;
+  const name = PROMPTS[task].find((one) => Object.hasOwn(manifest.prompts, one)) ?? null;
   const usual = resolvePrompt(manifest, name);
   return { ...options, promptName: null, prompt: name !== null || usual.includes(TEXT) ? usual : '' };
 }

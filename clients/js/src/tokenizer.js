@@ -1,15 +1,25 @@
 // Turn texts into token ids with @huggingface/tokenizers, and cut long ones where Python does.
 
 import { Tokenizer as Backend } from '@huggingface/tokenizers';
+import { charsmap } from './charsmap.js';
 import { BundleError, UsageError } from './errors.js';
+import { TOKEN_CHARACTERS } from './tables.js';
 
-const TOKEN_CHARACTERS = 250; // of a token of the longest text; what is beyond is not tokenised
+/** Correct steps that differ from Rust's tokenizers: maps of characters (NFKC here), and what white space is. */
+function correct(step, described) {
+  const parts = described?.normalizers ?? described?.pretokenizers ?? [];
+  (step?.normalizers ?? step?.tokenizers)?.forEach((part, index) => correct(part, parts[index]));
+  if (described?.type === 'Precompiled' && described.precompiled_charsmap) step.normalize = charsmap(described.precompiled_charsmap);
+  if (described?.type === 'WhitespaceSplit') step.pre_tokenize_text = (text) => text.match(/\P{White_Space}+/gu) ?? [];
+}
 
 export class Tokenizer {
   /** Take the content of tokenizer.json, and the bundle's manifest. */
   constructor(json, { max_seq_length: most, truncation_side: side }) {
     try {
       this.backend = new Backend(json, { unk_token: json.model?.unk_token });
+      correct(this.backend.normalizer, json.normalizer);
+      correct(this.backend.pre_tokenizer, json.pre_tokenizer);
       const tokens = this.backend.post_processor?.(['\0'], null, true).tokens ?? ['\0'];
       this.prefix = tokens.indexOf('\0'); // special tokens before a text
       this.suffix = tokens.length - this.prefix - 1; // and after it

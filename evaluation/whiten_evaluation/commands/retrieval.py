@@ -67,8 +67,8 @@ def retrieval(
     reporter = ConsoleReporter()
     collections = read_collections(data, split)
     for collection in collections:
-        if collection.empty:
-            reporter.warn(f"{collection.name}: {collection.empty} documents have no text; they are searched as such")
+        for warning in collection.warnings:
+            reporter.warn(warning)
     located = [(name, path, storages(path, types, sizes)) for name, path in locate_bundles(bundles)]
     found: dict[str, list[Row]] = {collection.name: [] for collection in collections}
     for name, path, ways in located:

@@ -64,6 +64,9 @@ def sweep(
     check_place(target, force, REPORT)
     reporter = ConsoleReporter()
     collections = tuple(read_collections(data, "test")) if has_collections(data) else ()
+    for collection in collections:
+        for warning in collection.warnings:
+            reporter.warn(warning)
     benchmark = read_similarity_tasks(data, tasks, reporter, required=not collections)
     with needing("eval,export"):
         import pytrec_eval  # noqa: F401

@@ -91,16 +91,17 @@ def open_graph(
 ) -> LayerGraph:
     """Return the graph of all layers from the cache; make and check it if it is not there."""
     config = sorted(model.client_config.items())
-    made_of = (model.record.weights_sha256, model.record.revision, config, model.tokenizer.json)
+    record = model.record
+    made_of = (record.weights_sha256, record.network_sha256, record.revision, config, model.tokenizer.json)
     side, prompt = model.tokenizer.truncation_side, prompts.resolve()
     parts = repr((version("whiten"), made_of, layers, pooling, length, side, prompt, prompts.pooled))
     key = hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     folder = cache / f"{name.replace('/', '--')}-{key}"
-    width, pad = model.record.hidden_size, model.tokenizer.pad_token_id
+    width, pad = record.hidden_size, model.tokenizer.pad_token_id
     graph = LayerGraph(folder / "graph", layers, pooling, width, pad, length, side, prompts)
     if graph.path.is_file():
         return graph
-    report.stage(f"making a graph of {model.record.model_type}, layers {', '.join(map(str, layers))}")
+    report.stage(f"making a graph of {record.model_type}, layers {', '.join(map(str, layers))}")
     with written_as(folder, _ELSEWHERE):
         folder.mkdir(parents=True, exist_ok=True)
         temporary = tempfile.TemporaryDirectory(dir=folder, prefix=".graph-")
@@ -152,7 +153,8 @@ def _alone(pooled: Callable[..., np.ndarray], ids: Sequence[int], left_out: int,
 def embed_layers(graph: LayerGraph, texts: Sequence[str], options: SessionOptions, report: Reporter) -> LayerVectors:
     """Open the vectors of distinct texts; embed the texts first if their file is not in the cache."""
     order = sorted(texts, key=lambda text: (-len(text), text))  # neighbours of similar length need little padding
-    digest = hashlib.sha256(repr(order).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    parts = repr((order, options.providers))  # each device rounds in its own way
+    digest = hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     path = graph.folder.parent / f"texts-{digest}.npy"
     shape = (len(order), len(graph.layers), graph.width)
     if not path.is_file():

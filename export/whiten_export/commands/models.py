@@ -66,7 +66,6 @@ def details(entry: Entry) -> str:
         "default": "as published, unless layers or a whitening are named" if entry.as_published else "",
         "vectors": f"may be cut to {lengths} dimensions" if lengths else "",
         "longest text": f"{entry.max_length:,} tokens" if entry.max_length else "",
-        "needs": "--trust-remote-code" if entry.remote_code else "",
     }
     for name, prompt in entry.prompts.items():  # quoted, to show blanks and newlines at the ends
         facts[f"prompt {name}"] = json.dumps(prompt, ensure_ascii=False)

@@ -8,7 +8,7 @@ import click
 
 from whiten_export.commands import shared
 from whiten_export.pipeline.recipe import WHITENINGS, Recipe, Whitening
-from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.manifest import bundle_hash, read_manifest
 from whiten_runtime.commands.console import ConsoleReporter, bundle_argument, command
 from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import UsageError, needing
@@ -114,11 +114,12 @@ def refit(
     reporter = ConsoleReporter()
     options = SessionOptions(providers_for())
     path = locate_bundle(bundle)
+    sha256 = bundle_hash(path)
     if align_to is not None:
         aligned_to, _ = align_refit(align_to, read_manifest(path), recipe.spec or WhiteningSpec(dimension=dim))
         if dev is not None:  # what is chosen has as many dimensions
             recipe = replace(recipe, dim=aligned_to.manifest.dimension)
-    statistics, spec, choice = fit_or_load_statistics(path, recipe, stats, options, reporter)
+    statistics, spec, choice = fit_or_load_statistics(path, recipe, stats, options, reporter, sha256)
     result = write_refit(
         bundle,
         statistics,
@@ -129,5 +130,6 @@ def refit(
         reporter,
         align_to=align_to,
         choice=choice,
+        sha256=sha256,
     )
     shared.tell_written(result, reporter, as_json)

@@ -1,7 +1,5 @@
 """Find the matrix products of a graph, and bring them and residual sums to the forms that later passes look for."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
@@ -87,100 +85,6 @@ def weights_by_result(source: ir.Value) -> dict[str, NDArray[np.float32]]:
     """Return the weights of each product of an activation, float32 [n, m], by the name of the product's result."""
     weights = {str(node.outputs[0].name): weights_of(node.inputs[1]) for node in linear_users(source)}
     return {name: weight for name, weight in weights.items() if weight is not None}
-
-
-_HEADS_FIRST = (0, 2, 1, 3)
-"""Permutation between [batch, sequence, heads, width] and [batch, heads, sequence, width]."""
-
-
-@dataclass(frozen=True)
-class ScoreScale:
-    """Constant factor of attention scores, and the product that can take it."""
-
-    node: ir.Node  # Mul or Div of the scores by a constant
-    scores: ir.Value  # scores before it
-    query: ir.Node  # product that gives the queries
-    factor: float  # the constant factor
-
-
-def score_scales(model: ir.Model) -> list[ScoreScale]:
-    """Return the constant factors c of attention scores that can move into the weights: c (x W) K^T = (x (c W)) K^T."""
-    scales = []
-    for node in model.graph:
-        scores, factor = _scaled(node)
-        if scores is None or not _only_use(scores) or (product := _producer(scores, "MatMul")) is None:
-            continue
-        query = _head_product(product.inputs[0])
-        if query is not None:
-            scales.append(ScoreScale(node, scores, query, factor))
-    return scales
-
-
-def value_product(context: ir.Value) -> ir.Node | None:
-    """Return the product that gives the values of an attention, whose context is a weighted mean of them."""
-    if context.is_graph_output() or len(linear_users(context)) < len(list(context.uses())):
-        return None
-    merged = _producer(context, "Reshape")
-    turned = _producer(merged.inputs[0], "Transpose") if merged is not None else None
-    if turned is None or _permutation(turned) != _HEADS_FIRST or not _only_use(turned.outputs[0]):
-        return None
-    mixed = _producer(turned.inputs[0], "MatMul")
-    if mixed is None or not _only_use(mixed.outputs[0]) or _producer(mixed.inputs[0], "Softmax") is None:
-        return None
-    product = _head_product(mixed.inputs[1])
-    weight = weights_of(product.inputs[1]) if product is not None else None
-    return product if weight is not None and weight.shape[1] == width_of(context) else None
-
-
-def _head_product(value: ir.Value | None) -> ir.Node | None:
-    """Return the product x W whose only use is Transpose(Reshape(x W + b)), heads first: `value`."""
-    turned = _producer(value, "Transpose")
-    if turned is None or _permutation(turned) != _HEADS_FIRST or not _only_use(turned.outputs[0]):
-        return None
-    split = _producer(turned.inputs[0], "Reshape")
-    if split is None or not _only_use(split.outputs[0]):
-        return None
-    source = split.inputs[0]
-    if source is None or not _only_use(source):
-        return None
-    node = source.producer()
-    if node is not None and node.op_type == "Add":
-        products = [value.producer() for value in node.inputs if value is not None]
-        node = next((product for product in products if product is not None and bias_of(product) is node), None)
-    return node if node is not None and is_linear(node) else None
-
-
-def _producer(value: ir.Value | None, kind: str) -> ir.Node | None:
-    node = value.producer() if value is not None else None
-    return node if node is not None and node.op_type == kind else None
-
-
-def _permutation(node: ir.Node) -> tuple[int, ...]:
-    return tuple(node.attributes.get_ints("perm", ()))
-
-
-def _only_use(value: ir.Value | None) -> bool:
-    return value is not None and len(list(value.uses())) == 1 and not value.is_graph_output()
-
-
-def _scaled(node: ir.Node) -> tuple[ir.Value | None, float]:
-    """Return the value x and the number c of x * c, c * x or x / c; (None, 1) for any other node."""
-    if node.op_type not in ("Mul", "Div") or len(node.inputs) != 2:
-        return None, 1.0
-    for value, other in (node.inputs, node.inputs[::-1])[: 1 if node.op_type == "Div" else 2]:
-        number = _number(other)
-        if number is not None:
-            return value, number if node.op_type == "Mul" else 1 / number
-    return None, 1.0
-
-
-def _number(value: ir.Value | None) -> float | None:
-    """Return a constant with one element, if it is finite and not 0."""
-    constant = value.const_value if value is not None and value.is_initializer() else None
-    if constant is None or constant.size != 1:
-        return None
-    number = float(np.asarray(constant.numpy()).reshape(()))
-    return number if number and np.isfinite(number) else None
 
 
 def plain_products(model: ir.Model) -> None:

@@ -29,7 +29,7 @@ class Aligned:
 def open_aligned(path: str | Path) -> Aligned:
     """Read the bundle to align to: a directory, or a repository of the model hub."""
     bundle = open_bundle(locate_bundle(path))
-    return Aligned(path, bundle.manifest, read_map(bundle.path, bundle.manifest))
+    return Aligned(path, bundle.manifest, read_map(bundle))
 
 
 def check_aligned(aligned_to: Aligned, manifest: Manifest, dimension: int) -> None:

@@ -11,7 +11,7 @@ from whiten_export.pipeline.recipe import Recipe, bundle_name
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.layers import resolve_layers
 from whiten_export.sources.model import TokenModel
-from whiten_export.sources.opening import USUAL_LENGTH, choose_max_seq_length, open_model
+from whiten_export.sources.opening import LONGEST, USUAL_LENGTH, choose_max_seq_length, open_model
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import ChoiceRecord, Source, pooling_modes
 from whiten_runtime.errors import UsageError
@@ -20,6 +20,7 @@ from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import TUNED
 from whiten_whitening.development import Development, check_searched, read_development
 from whiten_whitening.maps import check_for_sif, check_sample_count
+from whiten_whitening.statistics import warn_of_repeats
 
 _FOR_FITTING = ("corpus", "column", "max_sentences", "shrinkage")
 """Choices that mean nothing where no whitening is fitted."""
@@ -111,10 +112,12 @@ def apply(recipe: Recipe, source: TokenModel, report: Reporter) -> tuple[Manifes
     fit = None
     if recipe.fits:
         corpus = recipe.corpus_for(manifest.unwhitened_width)
-        fit = Fit(recipe, corpus, corpus.count(), development, aligned_to)
+        sentences = corpus.count()
+        different = warn_of_repeats(corpus, sentences, manifest.unwhitened_width, report)
+        fit = Fit(recipe, corpus, sentences, development, aligned_to)
     _check_matryoshka(recipe, source, manifest, fit)
     if fit is not None and (spec := fit.recipe.spec) is not None:
-        check_sample_count(fit.sentences, manifest.unwhitened_width, spec)
+        check_sample_count(different, manifest.unwhitened_width, spec)
         if spec.beta and tuned:
             report.warn(
                 f"{source.checkpoint.name} was fine-tuned for sentence similarity; whitening its top layer is measured "
@@ -157,10 +160,10 @@ def _length(recipe: Recipe, source: TokenModel, report: Reporter) -> int:
             f"others of its batch, by {checkpoint.name}'s {limit.why}; pass --max-length {limit.tokens}, or less"
         )
     cut = source.positions is not None and source.positions > length >= USUAL_LENGTH
-    if asked is None and checkpoint.published is None and cut:
+    if asked is None and cut and (checkpoint.published is None or length == LONGEST):
         report.warn(
             f"texts will be cut to {length} tokens of the {source.positions} that {checkpoint.name} takes; "
-            "--max-length takes more, and attention's memory grows with its square"
+            "--max-length takes more"
         )
     limits = (source.positions, source.tokenizer.stated_length, asked)
     if checkpoint.published is not None and checkpoint.published.max_seq_length is None and not any(limits):

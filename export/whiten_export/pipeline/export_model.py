@@ -10,12 +10,14 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
+from whiten_export.graph.attention.blocks import SHORT, attend_in_blocks
 from whiten_export.graph.builder import reopen_graph, save_graph
 from whiten_export.graph.float16 import halve_network, halve_weights
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.fuse_cuda import fuse_for_cuda, fusions
 from whiten_export.graph.head import set_head
 from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8
+from whiten_export.graph.memory import text_memory
 from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.align import check_aligned
 from whiten_export.pipeline.apply import apply, complete, default_name, open_source
@@ -86,7 +88,7 @@ def export_bundle(
         tokenizer = Tokenizer(stage / TOKENIZER_FILE, manifest.max_seq_length, manifest.truncation_side)
         tools = Tools(source, fit, stage, tokenizer, SessionOptions.on_device(recipe.device), report)
         manifest = check_texts(manifest, tools, recipe)
-        graph = build(manifest, tools)
+        manifest, graph = build(manifest, tools)
         expected = expect(manifest, tools)
         gc.collect()  # the network's weights: networks refer to themselves
         manifest, fitted = fit_whitening(manifest, _unwhitened(stage), tools)
@@ -112,11 +114,24 @@ def check_texts(manifest: Manifest, tools: Tools, recipe: Recipe) -> Manifest:
     return manifest
 
 
-def build(manifest: Manifest, tools: Tools) -> ir.Model:
-    """Return the graph up to the vector before whitening, with weights in a file and no longer in memory."""
+def build(manifest: Manifest, tools: Tools) -> tuple[Manifest, ir.Model]:
+    """Return the graph up to the vector before whitening, with weights in a file and no longer in memory.
+
+    The manifest gets the memory of a text, if some texts have more than 512 tokens.
+
+    The file attends in blocks, as a whitening may be fitted on long texts; later passes look for whole attentions.
+    """
     graph = tools.source.graph(manifest)
     fold_positions(graph, manifest.max_seq_length)
-    return reopen_graph(graph, _unwhitened(tools.folder))
+    path = _unwhitened(tools.folder)
+    graph = reopen_graph(graph, path)
+    in_blocks = ir.load(path)
+    whole = attend_in_blocks(in_blocks, manifest.max_seq_length)
+    ir.save(in_blocks, path)
+    if manifest.max_seq_length > SHORT and tools.source.record.num_hidden_layers > 0:
+        memory = text_memory(graph, manifest.max_seq_length, in_blocks=manifest.target == "cpu" and not whole)
+        manifest = msgspec.structs.replace(manifest, memory=memory)
+    return manifest, graph
 
 
 def fold(manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None, tools: Tools) -> None:
@@ -139,6 +154,11 @@ def lower(manifest: Manifest, graph: ir.Model, tools: Tools) -> tuple[Manifest, 
     elif manifest.precision == "int8":
         manifest, graph = _to_int8(manifest, graph, tools)
     if manifest.target == "cpu":
+        if whole := attend_in_blocks(graph, manifest.max_seq_length):
+            tools.report.warn(
+                f"{whole} attentions of this {manifest.source.model_type} network do not run in blocks, so that "
+                "the memory of a text grows with the square of its tokens; --max-length 512 suits short texts"
+            )
         sum_residuals(graph)  # after all passes that look for Add
     return msgspec.structs.replace(manifest, opset=graph.graph.opset_imports[""]), graph
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
@@ -20,8 +20,10 @@ from whiten_export.proof.gate import (
     failure,
     prompted_requests,
 )
+from whiten_export.proof.long_texts import long_texts, prove_long
 from whiten_export.proof.probe_texts import LONGEST_PROBE, TOKENIZER_TEXTS, probe_texts, token_batches
 from whiten_export.proof.reference import Head
+from whiten_export.sources.describe.tokenizers import count_unknown
 from whiten_export.writing.model_card import with_model_card
 from whiten_runtime.bundle.bundle import file_record, list_files
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
@@ -61,6 +63,9 @@ _LONGEST_TEXT = 1 << 16
 _TOKENIZER_SENTENCES = 512
 """Number of sentences of the corpus on which both tokenizers are compared, besides the probes."""
 
+_MOST_UNKNOWN = 0.5
+"""Share of unknown tokens above which an export warns; all-MiniLM-L6-v2 has none in English."""
+
 
 def versions() -> dict[str, str]:
     """Return the versions of the programs that take part in an export, as far as they are installed."""
@@ -73,12 +78,20 @@ def versions() -> dict[str, str]:
     return versions_of
 
 
-def parity_record(reference: str, agreement: Agreement, options: SessionOptions | None = None) -> ParityRecord:
-    """Describe an agreement for the manifest; `options` are those of the session, by default for the CPU."""
+def parity_record(
+    reference: str,
+    agreement: Agreement,
+    options: SessionOptions | None = None,
+    max_tokens: int | msgspec.UnsetType = msgspec.UNSET,
+) -> ParityRecord:
+    """Describe an agreement for the manifest.
+
+    `options` are those of the session, by default for the CPU; `max_tokens` is the length of the longest text.
+    """
     provider = provider_name((options or SessionOptions()).providers[0])
     measured = dataclasses.asdict(agreement)
     measured.pop("norm_bias")  # the gate has bounded it
-    return ParityRecord(reference=reference, provider=provider, **measured)
+    return ParityRecord(reference=reference, provider=provider, max_tokens=max_tokens, **measured)
 
 
 def seal(
@@ -113,7 +126,8 @@ def seal(
 def compare_tokenizers(manifest: Manifest, tools: Tools) -> None:
     """Compare the bundle's tokenizer with the checkpoint's own, on texts with and without prompts."""
     tokenizer, theirs, length = tools.tokenizer, tools.source.tokenizer, manifest.max_seq_length
-    sentences = islice(tools.corpus, _TOKENIZER_SENTENCES)
+    sentences = list(islice(tools.corpus, _TOKENIZER_SENTENCES))
+    _warn_of_unknown(sentences, tools)
     texts = [*probe_texts(min(length, _LONGEST_TEXT)), *TOKENIZER_TEXTS, *sentences]
     for prompt in dict.fromkeys(manifest.prompts.values()):
         texts += with_prompt(prompt, TOKENIZER_TEXTS) if prompt else []
@@ -121,6 +135,18 @@ def compare_tokenizers(manifest: Manifest, tools: Tools) -> None:
     own = theirs.own_ids(texts, length)
     compared = [index for index, ids in enumerate(own) if max(ids, default=0) < tools.source.vocab_size]
     check_tokens([ours[i] for i in compared], [own[i] for i in compared], [texts[i] for i in compared])
+
+
+def _warn_of_unknown(sentences: Sequence[str], tools: Tools) -> None:
+    """Warn if most tokens of sentences are unknown to the tokenizer, so that vectors say little of them."""
+    unknown, count = count_unknown(tools.source.tokenizer, tools.tokenizer.tokenize(sentences))
+    if unknown > _MOST_UNKNOWN * count:
+        of = " of the corpus" if tools.fit is not None else " of English"
+        tools.report.warn(
+            f"{unknown:,} of the {count:,} tokens of {len(sentences):,} sentences{of} are unknown to the model's "
+            "tokenizer, and have one vector: check that it is the right tokenizer, with the right casing; if the model "
+            "is for other texts than sentences, compare its vectors of those yourself"
+        )
 
 
 def expect(manifest: Manifest, tools: Tools) -> Expected:
@@ -134,7 +160,14 @@ def expect(manifest: Manifest, tools: Tools) -> Expected:
     requests = (Request("", texts), *prompted_requests(texts[:-1], prompts))
     batches = token_batches(longest, source.vocab_size, manifest.pad_token_id)
     tokenized = [_tokenized(manifest, tools, request) for request in requests]
-    return compute_expected(source.definition(manifest), tokenized, batches, tools.report)
+    network = source.record.num_hidden_layers > 0
+    long = _tokenized(manifest, tools, Request("", long_texts(manifest.max_seq_length) if network else ()))
+    definition = source.definition(manifest)
+    long_probes = prove_long(definition, long, tools.report)
+    expected = compute_expected(definition, tokenized, batches, tools.report)
+    rows = (ids for request in (*tokenized, long) for ids in request.ids)
+    probes = dataclasses.replace(expected.probes, long=long_probes)
+    return dataclasses.replace(expected, probes=probes, max_tokens=max(longest, *map(len, rows)))
 
 
 def _tokenized(manifest: Manifest, tools: Tools, request: Request) -> Request:
@@ -157,7 +190,7 @@ def prove(manifest: Manifest, fitted: WhiteningMap | None, expected: Expected, t
         outcome = check_bundle(tools.folder, expected, on)
         if not GATES[manifest.precision].passes(outcome.agreement):
             raise failure(outcome, expected, manifest.precision, _named(manifest), _remedies(manifest, tools))
-        return parity_record(expected.reference, outcome.agreement, on)
+        return parity_record(expected.reference, outcome.agreement, on, expected.max_tokens)
 
     return seal(tools.folder, manifest, fitted, expected, check)
 

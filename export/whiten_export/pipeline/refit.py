@@ -57,11 +57,12 @@ _REPLACED = frozenset({MODEL_FILE, EXTERNAL_DATA_FILE, WHITENING_FILE, PROBE_VEC
 
 
 def fit_or_load_statistics(
-    path: Path, recipe: Recipe, stats: Sequence[Path], options: SessionOptions, reporter: Reporter
+    path: Path, recipe: Recipe, stats: Sequence[Path], options: SessionOptions, reporter: Reporter, sha256: str
 ) -> tuple[Statistics, WhiteningSpec, ChoiceRecord | None]:
     """Fit statistics of the corpus, or read those of files, and choose what was left open about the whitening.
 
-    Returns the statistics, the whitening that suits them, and its reason where it was left to a rule.
+    `sha256` is that of the bundle's manifest: another bundle is refused. Returns the statistics, the whitening that
+    suits them, and its reason where it was left to a rule.
     """
     manifest = read_manifest(path)
     development = None if recipe.dev is None else read_development(Path(recipe.dev), reporter)
@@ -70,14 +71,14 @@ def fit_or_load_statistics(
         statistics = load_fitting(stats, manifest, reporter)
     else:
         corpus = recipe.corpus_for(manifest.unwhitened_width)
-        statistics = fit_statistics(path, corpus, None, options, reporter)
+        statistics = fit_statistics(path, corpus, None, options, reporter, sha256)
     if recipe.spec is not None:
         return statistics, recipe.spec, None
     if development is None:
         choice = by_rules(statistics.moments, recipe, manifest)
     else:
         chosen = development, statistics.moments, recipe.dim, recipe.shrinkage
-        with load_unwhitened(path, options) as embedder:
+        with load_unwhitened(path, options, sha256)[1] as embedder:
             choice = choose_by_development(*chosen, manifest, manifest.normalize, embedder, reporter, required=True)
     assert choice.spec is not None  # a refit always has a map
     return statistics, choice.spec, choice_record(choice, development)
@@ -111,13 +112,15 @@ def write_refit(
     reporter: Reporter | None = None,
     align_to: str | Path | None = None,
     choice: ChoiceRecord | None = None,
+    sha256: str | None = None,
 ) -> Export:
     """Write a bundle with another whitening, and verify it against the stored vectors of the reference.
 
-    `choice` records why, where the whitening was left to a rule; the other arguments are those of `refit_bundle`.
+    `choice` records why, where the whitening was left to a rule; `sha256` is that of the manifest of the bundle whose
+    statistics these are, and None for whatever bundle is there; the other arguments are those of `refit_bundle`.
     """
     report = reporter or Reporter()
-    source = StoredBundle(path)
+    source = StoredBundle(path, sha256)
     expected, old = source.expected(), source.draft
     width = old.unwhitened_width
     if len(statistics.moments.mean) != width:
@@ -147,6 +150,7 @@ def write_refit(
         write_whitening(stage, fitted)
         write_pooling(stage, manifest.dimension)
         unchanged = source.changed_files()
+        source.check_unchanged()
         for name in (POOLING_FILE, CARD_FILE):  # which a refit writes itself
             unchanged.pop(name, None)
         if CONFIG_FILE in old.files and CONFIG_FILE not in unchanged:

@@ -6,11 +6,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from whiten_export.proof.reference import Composition, Float64Array, Head, Reference, text_alone
-from whiten_runtime.bundle.parity import GATES, Agreement, Probes, alone_and_batched, compare
+from whiten_runtime.bundle.parity import (
+    GATES,
+    Agreement,
+    Probes,
+    alone_and_batched,
+    compare,
+    compute_long,
+    expected_long,
+)
 from whiten_runtime.bundle.records import Precision
 from whiten_runtime.errors import NoVectorError, ParityError, RunError, WhitenError, one_line
 from whiten_runtime.inference.embedder import Embedder
@@ -24,6 +33,9 @@ _PROMPTED = 6
 
 _MOST = 12
 """Number of prompts that are compared, the first ones; a prompt is text, and differs from others in nothing else."""
+
+_SAME = 1e-6
+"""Largest difference of two vectors' coordinates, as a share of the largest one, at which they count as one."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +99,15 @@ class Expected:
     batch_unwhitened: Sequence[Float64Array] = ()  # vectors of each batch before whitening, [batch_size, d]
     requests: Sequence[Request] = ()  # texts with prompts
     unwhitened: Sequence[Float64Array] = ()  # vectors of each request before whitening, [n, d]
+    max_tokens: int | msgspec.UnsetType = msgspec.UNSET  # number of tokens of the longest text, where it is known
     head: Head = field(default_factory=lambda: Head(None, False))  # whitening and normalisation
 
     def finished_by(self, head: Head) -> "Expected":
         """Return the same vectors under another head."""
-        probes = dataclasses.replace(self.probes, embeddings=head(self.probes.unwhitened))
+        long = self.probes.long
+        if long is not None:
+            long = dataclasses.replace(long, embeddings=head(long.unwhitened))
+        probes = dataclasses.replace(self.probes, embeddings=head(self.probes.unwhitened), long=long)
         return dataclasses.replace(self, probes=probes, head=head)
 
     @property
@@ -133,6 +149,7 @@ def compute_expected(
         return np.concatenate([known[_row(ids, left_out)] for ids in rows])
 
     unwhitened = vectors(probes.ids)
+    _check_different(unwhitened, definition.reference.name)
     return Expected(
         reference=definition.reference.name,
         probes=Probes(probes.texts, unwhitened, unwhitened),
@@ -141,6 +158,16 @@ def compute_expected(
         requests=prompted,
         unwhitened=[vectors(request.ids, request.left_out) for request in prompted],
     )
+
+
+def _check_different(vectors: Float64Array, name: str) -> None:
+    """Check that a reference tells texts apart; a table of words that knows none of them gives zeros."""
+    largest = np.abs(vectors).max()
+    if largest and np.abs(vectors - vectors[0]).max() <= _SAME * largest:
+        raise ParityError(
+            f"{name} gives one vector for all {len(vectors)} probe texts, though they are different: the weights or "
+            "the tokenizer are not the model's; no bundle was written"
+        )
 
 
 def _row(ids: Sequence[int], left_out: int = 0) -> Row:
@@ -254,10 +281,17 @@ def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Out
         alone, batched = alone_and_batched(embed, expected.probes.texts)
         others = [embedder.engine.run_feed(feed) for feed in expected.batches]
         others += [embed(request.texts, request.prompt) for request in expected.requests]
+        if expected.probes.long is not None:
+            items, long = (_cut(embedder, texts) for texts in (expected.probes.texts, expected.probes.long.texts))
+            others.append(compute_long(embedder.engine.run_batch, items, long))
     probes = expected.probes.embeddings
-    want = np.concatenate([probes, expected.finished])
+    want = np.concatenate([probes, expected.finished, expected_long(expected.probes)])
     agreement = compare(np.concatenate([alone, batched, *others]), want)
     return Outcome(agreement, compare(alone, probes))
+
+
+def _cut(embedder: Embedder, texts: Sequence[str]) -> list[list[int]]:
+    return [embedder.tokenizer.cut(row) for row in embedder.tokenizer.tokenize(texts)]
 
 
 def _bundle_failure(embedder: Embedder, text: str, error: NoVectorError) -> ParityError:

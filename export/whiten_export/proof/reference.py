@@ -161,6 +161,10 @@ class Reference:
         """Yield how many threads may call `pooled` at a time while the context is open; the results do not change."""
         return nullcontext(1)
 
+    def for_long_texts(self) -> AbstractContextManager[object]:
+        """Compute texts of thousands of tokens, one at a time, while the context is open, in less memory."""
+        return nullcontext()
+
 
 def text_alone(ids: Sequence[int], left_out: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the token ids and the mask of one text, int64 [1, n] each, as `Reference.pooled` takes them."""

@@ -13,6 +13,7 @@ from whiten_export.proof.reference import Composition, Float64Array, Reference
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.families import BatchLimit
 from whiten_export.sources.describe.published import Published
+from whiten_export.sources.describe.tokenizer_hash import tokenizer_sha256
 from whiten_export.sources.describe.tokenizers import SourceTokenizer
 from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
 from whiten_runtime.bundle.records import Pooling, Source
@@ -70,6 +71,7 @@ class TokenModel:
             normalize=own is not None and own.normalize,
             dimension=width,
             max_seq_length=0,
+            tokenizer_sha256=tokenizer_sha256(self.tokenizer.json),
             pad_token_id=self.tokenizer.pad_token_id,
             precision="fp32",
             opset=OPSET,

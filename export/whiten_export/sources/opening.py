@@ -77,16 +77,23 @@ USUAL_LENGTH = 512
 """Default maximum number of tokens, as in the papers' models; that of an embedding model's authors has priority."""
 
 
+LONGEST = 8192
+"""Largest default of the maximum number of tokens: the longest that the proof of an export takes minutes for."""
+
+
 def choose_max_seq_length(
     checkpoint: Checkpoint, positions: int | None, tokenizer: SourceTokenizer, wanted: int | None
 ) -> int:
-    """Return the maximum number of tokens of a text: as asked for, else its authors', else `USUAL_LENGTH` at most."""
+    """Return the maximum number of tokens of a text: as asked for, else its authors', else `USUAL_LENGTH` at most.
+
+    Where none is asked for, it is at most `LONGEST`.
+    """
     specials = tokenizer.special_tokens
     if wanted is None:
         chosen = _authors_length(checkpoint)
         usual = USUAL_LENGTH if chosen is None and checkpoint.published is None and positions is not None else None
         stated = [chosen, positions, usual] if chosen is not None else [tokenizer.stated_length, positions, usual]
-        wanted = min((length for length in stated if length is not None), default=USUAL_LENGTH)
+        wanted = min(LONGEST, min((length for length in stated if length is not None), default=USUAL_LENGTH))
     if positions is not None and wanted > positions:
         raise UsageError(f"max-length is {wanted}, but the model has positions for {positions} tokens")
     if wanted <= specials:

@@ -82,6 +82,8 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
     facts = [("source", _code(source.checkpoint or source.model) + revision)]
     if source.merged_into is not None:
         facts.append(("adapter of", _code(source.merged_into)))
+    if source.remote_code:
+        facts.append(("own code", f"run: {', '.join(map(_code, source.remote_code))}"))
     if source.ignored_code:
         facts.append(("own code", f"not run: {', '.join(map(_code, source.ignored_code))}"))
     if text:
@@ -104,6 +106,8 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
     if text:
         side = "" if manifest.truncation_side == "right" else ", cut on the left"
         facts.append(("maximum length", f"{manifest.max_seq_length} tokens{side}"))
+        if (memory := manifest.memory) is not msgspec.UNSET:
+            facts.append(("memory", f"besides the weights, a text of {memory.in_words(manifest.max_seq_length)}"))
     for name, prompt in manifest.prompts.items():
         default = ", the default" if name == manifest.default_prompt_name else ""
         facts.append(("prompt", f"{_code(name)}{default}: {_code(_quoted(prompt))}"))

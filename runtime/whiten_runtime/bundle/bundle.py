@@ -1,5 +1,6 @@
 """Open a bundle on disk: its layout, and the checks made before any of its files is used."""
 
+import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -8,11 +9,14 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 
 from whiten_runtime.bundle.files import (
+    GRAPH_BYTES,
+    Identity,
+    identity_of,
     opened,
     sha256_of,
     sha256_of_open,
 )
-from whiten_runtime.bundle.graph import is_beside, scan_graph, unwanted
+from whiten_runtime.bundle.graph import is_beside, scan_open_graph, unwanted
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, parse_manifest, read_content
 from whiten_runtime.bundle.records import FileRecord
 from whiten_runtime.errors import BundleError, IntegrityError, UnsafeModelError
@@ -27,11 +31,15 @@ PROBE_VECTORS_FILE = "probes.safetensors"
 
 @dataclass(frozen=True)
 class Bundle:
-    """Represents a bundle whose manifest was read and whose files were checked."""
+    """Represents a bundle whose manifest was read and whose files were checked.
+
+    Its files are those that were checked: one that was replaced or written since is refused.
+    """
 
     path: Path  # its directory
     manifest: Manifest  # its manifest
-    hashed: bool  # whether hashes are checked, and not sizes alone
+    sha256: str  # of the manifest's bytes, which hold that of every other file
+    identities: Mapping[str, Identity]  # of the manifest and the files that were checked, not `CLIENT_FILES`, by name
 
     @property
     def model(self) -> Path:
@@ -39,61 +47,112 @@ class Bundle:
         return self.path / MODEL_FILE
 
     @property
-    def tokenizer(self) -> Path:
-        """Return the path of the tokenizer, in the format of Hugging Face tokenizers."""
-        return self.path / TOKENIZER_FILE
+    def graph_files(self) -> dict[Path, Identity]:
+        """Return the paths of the graph and of the weights beside it, with their identities."""
+        names = (MODEL_FILE, EXTERNAL_DATA_FILE)
+        return {self.path / name: self.identities[name] for name in names if name in self.identities}
 
     @contextmanager
     def opened(self, name: str) -> Iterator[BufferedReader]:
-        """Open a file that the manifest lists, and check it once more: the bundle may have been replaced since."""
+        """Open a file that was checked.
+
+        Raises:
+            IntegrityError: it was replaced or altered since.
+            BundleError: it cannot be read.
+        """
         path = self.path / name
-        with opened(path) as file:
-            try:
-                _check_record(path, file, self.manifest.files[name], self.hashed)
-            except IntegrityError:
-                raise IntegrityError(
-                    f"{path}: replaced or altered since the bundle was opened; open it again"
-                ) from None
-            file.seek(0)
-            yield file
+        try:
+            with opened(path) as file:
+                if identity_of(os.fstat(file.fileno())) != self.identities[name]:
+                    raise replaced(path)
+                yield file
+        except FileNotFoundError:
+            raise replaced(path) from None
+        except OSError as error:
+            raise _unreadable(path, error) from error
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file that was checked."""
+        with self.opened(name) as file:
+            return file.read()
+
+    def check_unchanged(self) -> None:
+        """Raise IntegrityError if a file was replaced or altered since it was checked."""
+        files = {self.path / name: identity for name, identity in self.identities.items()}
+        if (path := changed_file(files)) is not None:
+            raise replaced(path)
 
     def check_weights(self) -> None:
         """Check the SHA-256 of the weights that are stored outside the graph, if there are any."""
-        record = self.manifest.files.get(EXTERNAL_DATA_FILE)
-        if record is not None:
-            _check_file(self.path, EXTERNAL_DATA_FILE, record, True)
+        if EXTERNAL_DATA_FILE in self.identities:
+            with self.opened(EXTERNAL_DATA_FILE) as file:
+                _check_hash(self.path / EXTERNAL_DATA_FILE, file, self.manifest.files[EXTERNAL_DATA_FILE])
 
 
-def open_bundle(path: str | Path, verify_hashes: bool = True, verify_weights: bool = True) -> Bundle:
+def replaced(path: Path) -> IntegrityError:
+    """Return the error of a file that is not the one that was checked."""
+    return IntegrityError(
+        f"{path}: replaced or altered since the bundle was opened; open it again, or restart the service"
+    )
+
+
+def changed_file(files: Mapping[Path, Identity]) -> Path | None:
+    """Return the first of some files that is not there any more, or is not what was checked; None if all are."""
+    for path, identity in files.items():
+        try:
+            if identity_of(path.stat()) != identity:
+                return path
+        except OSError:
+            return path
+    return None
+
+
+def open_bundle(
+    path: str | Path, verify_hashes: bool = True, verify_weights: bool = True, sha256: str | None = None
+) -> Bundle:
     """Read the manifest of a bundle and check its files against it.
 
     Sizes and the safety of the graph are always checked. Files that only other programs read (`CLIENT_FILES`) must be
-    there, but may have another content: those programs write them anew when they save a model.
+    there, but may have another content: those programs write them anew when they save a model. A bundle that is
+    replaced meanwhile is opened once more. With `sha256`, only the bundle whose manifest has it is opened.
     """
     root = Path(path)
     content = read_content(root)
     try:
-        return _checked(root, content, verify_hashes, verify_weights)
+        return _checked(root, content, verify_hashes, verify_weights, sha256)
     except BundleError:
         if (newer := read_content(root)) == content:
             raise
-        return _checked(root, newer, verify_hashes, verify_weights)  # the bundle was replaced meanwhile
+        return _checked(root, newer, verify_hashes, verify_weights, sha256)
 
 
-def _checked(root: Path, content: bytes, verify_hashes: bool, verify_weights: bool) -> Bundle:
+def _checked(root: Path, content: bytes, verify_hashes: bool, verify_weights: bool, wanted: str | None) -> Bundle:
     """Check the files of a bundle against the content of its manifest, as `open_bundle` does."""
+    digest = hashlib.sha256(content).hexdigest()
+    if wanted is not None and wanted != digest:
+        raise IntegrityError(
+            f"{root}: is another bundle than the one that was opened before (the SHA-256 of {MANIFEST_FILE} is "
+            f"{digest[:16]}, not {wanted[:16]}): put that one back, or open this one anew"
+        )
     manifest = parse_manifest(content, root / MANIFEST_FILE)
     for name in (MODEL_FILE, *([TOKENIZER_FILE] if manifest.input == "text" else [])):
         if name not in manifest.files:
             raise BundleError(f"{root / MANIFEST_FILE}: does not list {name}; export the model again")
+    identities = {MANIFEST_FILE: _identity(root / MANIFEST_FILE)}
     for name, record in manifest.files.items():
-        _check_file(root, name, record, verify_hashes and (verify_weights or name != EXTERNAL_DATA_FILE))
+        verify = verify_hashes and (verify_weights or name != EXTERNAL_DATA_FILE)
+        identity = _check_file(root / name, name, record, verify)
+        if name not in CLIENT_FILES:
+            identities[name] = identity
     if stray := stray_files(root, manifest.files):
         raise IntegrityError(
             f"{root / stray[0]}: not a file of this bundle, though other programs would load or run it; remove it"
         )
-    _check_graph(root, manifest)
-    return Bundle(root, manifest, verify_hashes)
+    bundle = Bundle(root, manifest, digest, identities)
+    _check_graph(bundle)
+    if read_content(root) != content:  # without hashes, the files may be those of another bundle
+        raise replaced(root / MANIFEST_FILE)
+    return bundle
 
 
 def file_record(path: Path) -> FileRecord:
@@ -107,36 +166,60 @@ def list_files(root: Path) -> Iterable[str]:
     return sorted(name for name in paths if name != MANIFEST_FILE)
 
 
-def _check_file(root: Path, name: str, record: FileRecord, verify_hash: bool) -> None:
-    path = root / name
+def _check_file(path: Path, name: str, record: FileRecord, verify_hash: bool) -> Identity:
+    """Check a file against its record, and return the identity of what was checked."""
     try:
-        with opened(path) as file:
+        with opened(path, GRAPH_BYTES if name == MODEL_FILE else None) as file:
+            identity = identity_of(os.fstat(file.fileno()))  # before it is read: a file that is written then is another
             if name not in CLIENT_FILES:
-                _check_record(path, file, record, verify_hash)
+                _check_size(path, identity[2], record)
+                if verify_hash:
+                    _check_hash(path, file, record)
+            return identity
     except FileNotFoundError:
         raise BundleError(
-            f"{path}: missing, though {MANIFEST_FILE} lists it; the copy is incomplete: copy the bundle again"
+            f"{path}: missing, though {MANIFEST_FILE} lists it; the copy is incomplete: {again(path)}"
         ) from None
     except OSError as error:
-        raise BundleError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+        raise _unreadable(path, error) from error
 
 
-def _check_record(path: Path, file: BufferedReader, record: FileRecord, verify_hash: bool) -> None:
-    size = os.fstat(file.fileno()).st_size
+def _identity(path: Path) -> Identity:
+    try:
+        return identity_of(path.stat())
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> BundleError:
+    return BundleError(f"{path}: cannot be read ({error.strerror}); check its permissions")
+
+
+def _check_size(path: Path, size: int, record: FileRecord) -> None:
     if size != record.bytes:
         raise IntegrityError(
-            f"{path}: {size} bytes, but {MANIFEST_FILE} says {record.bytes}; "
-            "the copy is incomplete or altered: copy the bundle again"
-        )
-    if verify_hash and sha256_of_open(file) != record.sha256:
-        raise IntegrityError(
-            f"{path}: SHA-256 differs from {MANIFEST_FILE}; the file was altered: copy the bundle again"
+            f"{path}: {size} bytes, but {MANIFEST_FILE} says {record.bytes}; the copy is incomplete or altered: "
+            f"{again(path)}"
         )
 
 
-def _check_graph(root: Path, manifest: Manifest) -> None:
-    path = root / MODEL_FILE
-    scan = scan_graph(path)
+def _check_hash(path: Path, file: BufferedReader, record: FileRecord) -> None:
+    if sha256_of_open(file) != record.sha256:
+        raise IntegrityError(f"{path}: SHA-256 differs from {MANIFEST_FILE}; the file was altered: {again(path)}")
+
+
+def again(path: Path) -> str:
+    """Say how to get a damaged file of a bundle anew: by fetching it where it is in the cache of the hub."""
+    in_cache = any(folder.name == "snapshots" and folder.parent.name.startswith("models--") for folder in path.parents)
+    if in_cache:
+        return f"delete {path.resolve()}, and open the bundle by its name, which fetches it again"
+    return "copy the bundle again"
+
+
+def _check_graph(bundle: Bundle) -> None:
+    path, manifest = bundle.model, bundle.manifest
+    with bundle.opened(MODEL_FILE) as file:
+        scan = scan_open_graph(path, file)
     if (what := unwanted(scan, manifest.target)) is not None:
         raise UnsafeModelError(f"{path}: has {what}; use a graph written by whiten-export")
     folder = PurePosixPath(MODEL_FILE).parent

@@ -1,6 +1,7 @@
 """Read, hash and name the files of a bundle: regular files alone, and none that is larger than such a file can be."""
 
 import hashlib
+import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,17 @@ MANIFEST_BYTES = 16 << 20
 
 GRAPH_BYTES = (1 << 31) - 1
 """Largest graph, without the weights beside it: what protobuf allows."""
+
+Identity = tuple[int, int, int, int, int]
+"""Device, inode, size, and times of the last write and of the last change of a file.
+
+The last one tells files apart that have one time of writing, such as those of archives, and one inode after another.
+"""
+
+
+def identity_of(status: os.stat_result) -> Identity:
+    """Return numbers that change when a file is replaced or written."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 @contextmanager

@@ -5,8 +5,8 @@ The scan reads protobuf without the onnx package.
 
 import mmap
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
 
 from whiten_runtime.bundle.files import GRAPH_BYTES, opened
@@ -34,6 +34,7 @@ WRITTEN = frozenset(
         *("Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Reshape", "Round", "Shape"),
         *("Sigmoid", "Sign", "Sin", "Slice", "Softmax", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile"),
         *("Transpose", "Unsqueeze", "Where"),
+        *("If", "Scan"),  # attention of long texts
     }
 )
 """Operators of the ONNX standard that exports have written: all families, poolings, modules and precisions, encoders
@@ -59,9 +60,10 @@ HARMLESS = frozenset(
 """Further operators of the ONNX standard that text encoders of other programs may bring: functions of tensors, which
 give the same result each time and end after a number of steps that the sizes of their inputs say.
 
-Left out of the standard are: control flow (If, Loop, Scan, SequenceMap), which may never end; random numbers
-(RandomNormal, RandomUniform, Bernoulli, Multinomial, Dropout in training); strings, images, optional values and
-sequences; losses; windows and transforms of signals.
+Left out of the standard are: Loop, which may never end; SequenceMap; random numbers (RandomNormal, RandomUniform,
+Bernoulli, Multinomial, Dropout in training); strings, images, optional values and sequences; losses; windows and
+transforms of signals. Of control flow there are If and Scan, which takes as many steps as its input has items; the
+graphs inside them may use the same operators (`NESTED`).
 """
 
 FUSED_OPERATORS = frozenset(
@@ -80,6 +82,10 @@ ALLOWED: dict[Target, frozenset[tuple[str, str]]] = {"cpu": _STANDARD, "cuda": _
 """(domain, operator) of every node that a graph may have, by target. SimplifiedLayerNormalization is onnxruntime's own,
 but in the standard's domain."""
 
+
+NESTED = frozenset({"If", "Scan", "If/Scan"})
+"""Operators that may have graphs inside, from the outside to the inside: no Scan is repeated by another one, so that
+the sizes of a graph's inputs bound its steps."""
 
 Data = bytes | memoryview | mmap.mmap
 Span = tuple[int, int]
@@ -160,8 +166,7 @@ _PARTS = {
     (_MODEL, 20): "training information",
     (_MODEL, 25): "a model-local function",
     (_GRAPH, 15): "sparse weights",
-    (_ATTRIBUTE, 6): "a graph inside a node",
-    (_ATTRIBUTE, 11): "a graph inside a node",
+    (_ATTRIBUTE, 11): "a list of graphs inside a node",
     (_ATTRIBUTE, 22): "a sparse tensor inside a node",
     (_ATTRIBUTE, 23): "a sparse tensor inside a node",
 }
@@ -174,26 +179,31 @@ class GraphScan:
 
     operators: set[tuple[str, str]] = field(default_factory=set)
     """(domain, operator) of every node, subgraphs included; "" is the standard domain."""
+    nested: set[str] = field(default_factory=set)
+    """Operators that have graphs inside, from the outside to the inside, such as "If/Scan"."""
     external_files: set[str] = field(default_factory=set)
     """Locations of weights that are stored outside the file."""
     parts: set[str] = field(default_factory=set)
-    """Parts that no export writes: functions, training information, sparse weights, graphs inside nodes."""
+    """Parts that no export writes: functions, training information, sparse weights."""
 
 
 def scan_graph(path: Path) -> GraphScan:
     """Scan an ONNX file."""
+    try:
+        with opened(path, GRAPH_BYTES) as file:
+            return scan_open_graph(path, file)
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be read ({error}); export the model again") from None
+
+
+def scan_open_graph(path: Path, file: BufferedReader) -> GraphScan:
+    """Scan an open ONNX file; `path` is for errors."""
     scan = GraphScan()
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context(opened(path, GRAPH_BYTES))
-            data = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except (OSError, ValueError) as error:
-            raise BundleError(f"{path}: cannot be read ({error}); export the model again") from None
-        view = stack.enter_context(memoryview(data))
-        try:
-            _visit(view, 0, len(view), _MODEL, scan)
-        except (IndexError, ValueError, RecursionError):
-            raise BundleError(f"{path}: not an ONNX model, or a damaged one; export the model again") from None
+    try:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
+            scan.nested = _visit(view, 0, len(view), _MODEL, scan)
+    except (IndexError, ValueError, RecursionError):
+        raise BundleError(f"{path}: not an ONNX model, or a damaged one; export the model again") from None
     if not scan.operators:
         raise BundleError(f"{path}: an ONNX model without a single node; export the model again")
     return scan
@@ -204,15 +214,18 @@ def is_beside(location: str) -> bool:
     return "/" not in location and "\\" not in location and location not in ("", ".", "..")
 
 
-def _visit(data: memoryview, start: int, end: int, message: int, scan: GraphScan) -> None:
+def _visit(data: memoryview, start: int, end: int, message: int, scan: GraphScan) -> set[str]:
+    """Scan a message, and return the operators in it that have graphs inside, such as "If/Scan"."""
     children = _CHILDREN[message]
     texts: dict[int, str] = {}
     inputs = 0
+    nested: set[str] = set()
     for number, (first, last) in spans(data, start, end):
         if (part := _PARTS.get((message, number))) is not None:
             scan.parts.add(part)
         if (child := children.get(number)) is not None:
-            _visit(data, first, last, child, scan)
+            inside = _visit(data, first, last, child, scan)
+            nested |= {"", *inside} if (message, child) == (_ATTRIBUTE, _GRAPH) else inside
         elif number in _TEXTS.get(message, ()):
             texts[number] = bytes(data[first:last]).decode("utf-8")
         elif message == _NODE and number == _NODE_INPUT:
@@ -221,8 +234,10 @@ def _visit(data: memoryview, start: int, end: int, message: int, scan: GraphScan
         domain = texts.get(_NODE_DOMAIN, "")
         name = texts.get(_NODE_OP_TYPE, "")
         scan.operators.add(("" if domain == "ai.onnx" else domain, _RANDOM if _is_random(name, inputs) else name))
-    elif message == _ENTRY and texts.get(_ENTRY_KEY) == "location":
+        return {f"{name}/{inner}" if inner else name for inner in nested}
+    if message == _ENTRY and texts.get(_ENTRY_KEY) == "location":
         scan.external_files.add(texts.get(_ENTRY_VALUE, ""))
+    return nested
 
 
 def _is_random(operator: str, inputs: int) -> bool:
@@ -238,4 +253,6 @@ def unwanted(scan: GraphScan, target: Target) -> str | None:
         return f"operator {shown}, which a bundle for {target} may not use"
     if scan.parts:
         return f"{sorted(scan.parts)[0]}, which a bundle may not have"
+    if deeper := sorted(scan.nested - NESTED):
+        return f"a graph inside {deeper[0].replace('/', ' inside ')}, which a bundle may not have"
     return None

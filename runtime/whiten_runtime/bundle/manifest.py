@@ -2,6 +2,7 @@
 
 import json
 import re
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,6 +22,7 @@ from whiten_runtime.bundle.records import (
     Similarity,
     Source,
     Target,
+    TextMemory,
     WhiteningRecord,
     is_space,
     pooling_modes,
@@ -82,7 +84,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dimension: int
     max_seq_length: int
     """Maximum number of tokens, special tokens included; longer texts are truncated. 0 for vectors."""
+    tokenizer_sha256: str | msgspec.UnsetType = msgspec.UNSET
+    """SHA-256 of what `tokenizer.json` means (`tokenizer_sha256`). Absent for vectors, and in bundles before 0.5."""
     pad_token_id: int
+    memory: TextMemory | msgspec.UnsetType = msgspec.UNSET
+    """Memory of a text on a CPU; absent if no text has more than 512 tokens, and in bundles of 0.4."""
     precision: Precision
     target: Target = "cpu"
     """Target of the graph; for "cuda", operators are fused for NVIDIA GPUs, which needs onnxruntime's own operators."""
@@ -138,6 +144,11 @@ def read_content(bundle: Path) -> bytes:
         ) from None
     except OSError as error:
         raise BundleError(f"{path}: {error.strerror}; check the file's permissions") from error
+
+
+def bundle_hash(bundle: Path) -> str:
+    """Return the SHA-256 of the bytes of `whiten.json` in a bundle directory, which hold that of every other file."""
+    return sha256(read_content(bundle)).hexdigest()
 
 
 def parse_manifest(content: bytes, path: Path) -> Manifest:

@@ -183,20 +183,44 @@ class Probes:
     texts: tuple[str, ...]  # n texts; empty in a bundle that whitens vectors
     embeddings: NDArray[np.float64]  # finished vectors, float64 [n, k]
     unwhitened: NDArray[np.float64]  # vectors before whitening and normalisation, float64 [n, d]
+    long: "Probes | None" = None  # texts of the maximum length and of half of it; None if the others are as long
 
 
-class _ProbesFile(msgspec.Struct):
+BESIDE = 7
+"""Index of the probe that shares a batch with the shorter one of the long texts."""
+
+
+def compute_long(
+    run_batch: Callable[[list[Any]], NDArray[np.float32]], items: Sequence[Any], long: Sequence[Any]
+) -> NDArray[np.float32]:
+    """Compute the longest text alone, and the other long one in a batch with a short one: float32 [3, k]."""
+    longest, half = long
+    return np.concatenate([run_batch([longest]), run_batch([half, items[BESIDE]])])
+
+
+def expected_long(probes: Probes) -> NDArray[np.float64]:
+    """Return the reference's vectors for `compute_long`, float64 [3, k]; none of probes without long texts."""
+    if probes.long is None:
+        return probes.embeddings[:0]
+    return np.concatenate([probes.long.embeddings, probes.embeddings[BESIDE : BESIDE + 1]])
+
+
+class _ProbesFile(msgspec.Struct, omit_defaults=True):
     texts: tuple[str, ...]
+    long_texts: tuple[str, ...] = ()
 
 
 def write_probes(root: Path, probes: Probes) -> None:
     """Write `probes.json` and `probes.safetensors` into a bundle directory."""
     if probes.texts:
-        content = msgspec.json.format(msgspec.json.encode(_ProbesFile(probes.texts)), indent=2)
+        texts = _ProbesFile(probes.texts, probes.long.texts if probes.long else ())
+        content = msgspec.json.format(msgspec.json.encode(texts), indent=2)
         (root / PROBES_FILE).write_bytes(content + b"\n")
     from safetensors.numpy import save
 
     vectors = {"embeddings": probes.embeddings, "unwhitened": probes.unwhitened}
+    if probes.long is not None:
+        vectors |= {"long_embeddings": probes.long.embeddings, "long_unwhitened": probes.long.unwhitened}
     arrays = save({name: np.ascontiguousarray(array) for name, array in vectors.items()})
     (root / PROBE_VECTORS_FILE).write_bytes(arrays)
 
@@ -211,24 +235,23 @@ def read_probes(bundle: Bundle) -> Probes:
         if name not in manifest.files:
             raise BundleError(f"{bundle.path}: has no {name}, so nothing can be proven; export the model again")
     try:
-        texts: tuple[str, ...] = ()
+        texts = _ProbesFile(())
         if of_texts:
-            texts = msgspec.json.decode(_content(bundle, PROBES_FILE), type=_ProbesFile).texts
-        vectors = load(_content(bundle, PROBE_VECTORS_FILE))
-        probes = Probes(texts, vectors["embeddings"], vectors["unwhitened"])
+            texts = msgspec.json.decode(bundle.read(PROBES_FILE), type=_ProbesFile)
+        vectors = load(bundle.read(PROBE_VECTORS_FILE))
+        long = None
+        if texts.long_texts:
+            long = Probes(texts.long_texts, vectors["long_embeddings"], vectors["long_unwhitened"])
+        probes = Probes(texts.texts, vectors["embeddings"], vectors["unwhitened"], long)
     except BundleError:
         raise
     except (OSError, ValueError, msgspec.DecodeError, RecursionError, SafetensorError, LookupError, TypeError) as error:
         raise BundleError(f"{bundle.path}: its probes are damaged ({error}); copy the bundle again") from None
-    count = len(texts) if of_texts else len(probes.unwhitened)
-    shapes = (probes.embeddings.shape, probes.unwhitened.shape)
-    if not count or shapes != ((count, manifest.dimension), (count, manifest.unwhitened_width)):
-        raise BundleError(
-            f"{bundle.path}: its probes are {count} texts and vectors of shapes {shapes}; export it again"
-        )
+    count = len(texts.texts) if of_texts else len(probes.unwhitened)
+    for part, wanted in ((probes, max(1, count)), *([(long, 2)] if long is not None else [])):
+        shapes = (part.embeddings.shape, part.unwhitened.shape)
+        if shapes != ((wanted, manifest.dimension), (wanted, manifest.unwhitened_width)):
+            raise BundleError(
+                f"{bundle.path}: its probes are {len(part.texts)} texts and vectors of shapes {shapes}; export it again"
+            )
     return probes
-
-
-def _content(bundle: Bundle, name: str) -> bytes:
-    with bundle.opened(name) as file:
-        return file.read()

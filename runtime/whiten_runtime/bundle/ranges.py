@@ -47,8 +47,7 @@ def read_moments(bundle: Bundle) -> OutputMoments | None:
     if WHITENING_FILE not in bundle.manifest.files:
         return None
     try:
-        with bundle.opened(WHITENING_FILE) as file:
-            arrays = load(file.read())
+        arrays = load(bundle.read(WHITENING_FILE))
         names = ("mean", "W", "corpus_mean", "covariance")
         if not set(names) <= set(arrays):
             return None

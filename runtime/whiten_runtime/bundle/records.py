@@ -35,6 +35,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Commit on the hub, where known."""
     weights_sha256: str
     """SHA-256 over the weight files, in the order of their names."""
+    network_sha256: str | msgspec.UnsetType = msgspec.UNSET
+    """SHA-256 over the settings of `config.json` that decide hidden states, and over the checkpoint's own Python code
+    that ran. Absent where the weights are all (ONNX encoders, tables of vectors), and in bundles before 0.5."""
     merged_into: str | None = None
     """Model that a LoRA adapter was merged into, if the weights are those of an adapter; otherwise None."""
     model_type: str
@@ -49,6 +52,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ignored_code: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Files of the checkpoint's own Python code that did not run: transformers' classes are in its place. Absent where
     there are none."""
+    remote_code: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Files of the checkpoint's own Python code that ran; those of another repository as ORG/NAME@COMMIT/FILE. Absent
+    where there are none."""
 
 
 class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -209,6 +215,30 @@ class ParityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Mean of the same."""
     provider: str = "CPUExecutionProvider"
     """Execution provider of onnxruntime that computed the vectors."""
+    max_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    """Number of tokens of the longest text that was compared; absent in bundles of 0.4 and where vectors come in."""
+
+
+class TextMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Estimate of the memory that a text takes on a CPU, besides the weights."""
+
+    token_bytes: int
+    """Bytes for each token."""
+    pair_bytes: int
+    """Bytes for each pair of tokens; 0 where attention is computed in blocks."""
+
+    def of(self, tokens: int, texts: int = 1) -> int:
+        """Return the bytes of a batch of texts of so many tokens each, padding included."""
+        return texts * (tokens * self.token_bytes + tokens**2 * self.pair_bytes)
+
+    def in_words(self, longest: int) -> str:
+        """Return what texts of 512 and 2,048 tokens and of the maximum length take."""
+        lengths = dict.fromkeys(min(tokens, longest) for tokens in (512, 2048, longest))
+        return ", ".join(f"{tokens:,} tokens about {_megabytes(self.of(tokens))}" for tokens in lengths)
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.0f} MB" if count < 1e9 else f"{count / 1e9:,.1f} GB"
 
 
 LARGEST_PAIR = 128

@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.manifest import NESTED_METHODS, Manifest
-from whiten_runtime.bundle.records import SPACE_DIGITS, CorpusRecord, FileRecord, WhiteningRecord
+from whiten_runtime.bundle.records import SPACE_DIGITS, CorpusRecord, WhiteningRecord
 
 
 def space_of(manifest: Manifest) -> str:
@@ -25,10 +25,10 @@ def with_space(manifest: Manifest) -> Manifest:
 def space_id(manifest: Manifest) -> str:
     """Compute the id of a space: 16 hexadecimal digits of a SHA-256 over all that decides the coordinates.
 
-    These are the source's weights, tokenizer, prompts, layers, pooling, modules and map, and whether the vectors are
-    normalised. The map is identified by the corpus and options it was fitted with: the last bits of W differ between
-    processors. Precision, target, versions and name are left out, and so is the maximum length unless the map is one
-    whose axes turn (`_turning`).
+    These are the source's weights, network, tokenizer, prompts, layers, pooling, modules and map, and whether the
+    vectors are normalised. The map is identified by the corpus and options it was fitted with: the last bits of W
+    differ between processors. Precision, target, versions and name are left out, and so is the maximum length unless
+    the map is one whose axes turn (`_turning`).
 
     The id of a bundle must never change: a field that is added to the manifest later may enter only where it is set.
     """
@@ -38,10 +38,12 @@ def space_id(manifest: Manifest) -> str:
 
 def _coordinates(manifest: Manifest) -> dict[str, Any]:
     source = manifest.source
+    network = {} if source.network_sha256 is msgspec.UNSET else {"network": source.network_sha256}
     return {
+        **network,
         "weights": source.weights_sha256,
         "merged_into": source.merged_into,
-        "tokenizer": _tokenizer(manifest.files),
+        "tokenizer": _tokenizer(manifest),
         "input": manifest.input,
         "layers": _used(manifest.layers, manifest.layer_weights),
         "layer_weights": _shares(tuple(weight for weight in manifest.layer_weights or () if weight) or None),
@@ -65,13 +67,14 @@ def _used(layers: tuple[int, ...], weights: tuple[float, ...] | None) -> tuple[i
     return tuple(layer for layer, weight in zip(layers, weights, strict=True) if weight)
 
 
-def _tokenizer(files: Mapping[str, FileRecord]) -> str | None:
-    """Return the hash of tokenizer.json, which holds no length: it is the same for every --max-length.
+def _tokenizer(manifest: Manifest) -> str | None:
+    """Return the hash of what the tokenizer does, which has no length; that of the file's bytes in bundles before 0.5.
 
-    A version of `tokenizers` that writes the file differently changes it without need. Leaving it out would be worse:
-    lower-casing is in no other field.
+    Lower-casing is in no other field.
     """
-    record = files.get(TOKENIZER_FILE)
+    if manifest.tokenizer_sha256 is not msgspec.UNSET:
+        return manifest.tokenizer_sha256
+    record = manifest.files.get(TOKENIZER_FILE)
     return None if record is None else record.sha256
 
 

@@ -16,7 +16,7 @@ import msgspec
 from whiten_runtime.commands import help as layout
 from whiten_runtime.commands.help import option
 from whiten_runtime.errors import UsageError, WhitenError, one_line
-from whiten_runtime.ort.process import end_by_ctrl_c, unwind_on_ctrl_c, unwind_on_sigterm
+from whiten_runtime.ort.process import end_by_ctrl_c, is_terminal, unwind_on_ctrl_c, unwind_on_sigterm
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
 from whiten_runtime.reporter import Reporter
 
@@ -71,7 +71,7 @@ def coloured(text: str, colour: str, bold: bool = False) -> str:
 
 def shows_progress() -> bool:
     """Return whether bars can be drawn on stderr: it is a terminal that can return to the beginning of a line."""
-    return sys.stderr is not None and sys.stderr.isatty() and not _is_dumb() and not _Messages.quiet
+    return is_terminal(sys.stderr) and not _is_dumb() and not _Messages.quiet
 
 
 class _StdoutError(Exception):
@@ -279,10 +279,14 @@ def _escaped(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
 
 
-STDIN = "-"
-"""What stands for standard input on the command line."""
-
 force_option = option("--force", is_flag=True, help="Replace a file that exists.")
+
+kind_option = option(
+    "--kind",
+    metavar="KIND",
+    help="What --input holds, where its name does not say it: txt, jsonl, csv, tsv or parquet, or one with .gz, .zst, "
+    ".bz2 or .xz. [default of stdin: txt]",
+)
 
 
 def check_other_file(out: Path | None, source: str | Path | None) -> None:

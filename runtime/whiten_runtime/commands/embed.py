@@ -8,7 +8,6 @@ import click
 
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.commands.console import (
-    STDIN,
     bundle_argument,
     check_other_file,
     command,
@@ -18,6 +17,7 @@ from whiten_runtime.commands.console import (
     echo,
     force_option,
     given_text,
+    kind_option,
     print_json,
     say,
     shown_json,
@@ -30,6 +30,8 @@ from whiten_runtime.ort.providers import Provider
 if TYPE_CHECKING:
     from whiten_runtime.files.vector_metadata import VectorMetadata
     from whiten_runtime.files.write_vectors import Vectors
+    from whiten_runtime.inference.embedder import Embedder
+    from whiten_runtime.inference.options import EncodeOptions
 
     Windows = Iterator[tuple[list[str], Vectors]]
 
@@ -48,9 +50,10 @@ if TYPE_CHECKING:
     "--input",
     "input_file",
     metavar="FILE",
-    help="Texts: .txt, .jsonl, .csv, .tsv or .parquet. Each may end in .gz too; - is stdin.",
+    help="Texts: .txt, .jsonl, .csv, .tsv or .parquet, each also .gz, .zst, .bz2 or .xz; - is stdin.",
 )
 @option("--column", metavar="COLUMN", help="Column or key of the text in --input.")
+@kind_option
 @option(
     "--prompt-name",
     metavar="NAME",
@@ -88,6 +91,7 @@ def embed(
     text: tuple[str, ...],
     input_file: str | None,
     column: str | None,
+    kind: str | None,
     out: Path | None,
     prompt_name: str | None,
     prompt: str | None,
@@ -100,14 +104,15 @@ def embed(
 ) -> None:
     """Embed each TEXT, or each text of --input.
 
-    Without --out, prints one JSON object a line with the text and its vector. A TEXT of - reads lines from stdin.
+    Without --out, prints one JSON object a line with the text and its vector. A TEXT of - reads lines from stdin, and
+    answers those of a pipe as they come.
 
     Files say which space their vectors are in: .parquet in its schema, .npy in FILE.npy.json next to it, .jsonl in its
     first line.
 
     A file of --out appears when it is complete. An interrupted run begins anew; whiten embed-many resumes.
     """
-    from whiten_runtime.files.texts import read_texts
+    from whiten_runtime.files.texts import STDIN, arriving_texts, read_texts
     from whiten_runtime.files.vector_metadata import VectorMetadata
     from whiten_runtime.files.write_vectors import check_output, json_numbers
     from whiten_runtime.opened.encoder import Encoder, embedder_of
@@ -125,6 +130,8 @@ def embed(
         raise UsageError("there is nothing to embed; give texts, --input FILE, or - for stdin")
     if column is not None and input_file is None:
         raise UsageError(f"--column '{column}' was given without --input; name the file it is a column of")
+    if kind is not None and input_file is None:
+        raise UsageError(f"--kind '{kind}' was given without --input; name the file, or - for stdin, with --input")
     source = STDIN if text == (STDIN,) else input_file
     with Encoder(bundle, providers or None) as encoder:
         name = prompt_name or (encoder.default_prompt_name if prompt is None else None)
@@ -137,9 +144,15 @@ def embed(
             truncate_dim=truncate_dim,
             precision=precision,
         )
-        windows = embedder_of(encoder).windows(text if source is None else read_texts(source, column), options)
+        embedder = embedder_of(encoder)
+        lines = source == STDIN and column is None and kind in (None, "txt")
+        arriving = arriving_texts() if lines else None
+        if arriving is not None:
+            windows = _as_they_come(embedder, arriving, options)
+        else:
+            windows = embedder.windows(text if source is None else read_texts(source, column, kind), options)
         if source is not None:
-            windows = _placed(windows, source, column)
+            windows = _placed(windows, source, column, kind)
         summary: dict[str, Any] = {}
         if out is not None:
             summary = {"texts": _write(windows, metadata, out), "out": str(out)}
@@ -158,14 +171,25 @@ def embed(
             print_json(summary | ({} if precision == "float32" else {"precision": precision}))
 
 
-def _placed(windows: "Windows", source: str, column: str | None) -> "Windows":
+def _as_they_come(embedder: "Embedder", arriving: Iterator[list[str]], options: "EncodeOptions") -> "Windows":
+    """Yield lists of texts with their vectors, each before the next list is waited for."""
+    done = 0
+    for texts in arriving:
+        try:
+            yield texts, embedder.embed(texts, options)
+        except NoVectorError as error:
+            raise error.moved(done) from None
+        done += len(texts)
+
+
+def _placed(windows: "Windows", source: str, column: str | None, kind: str | None) -> "Windows":
     """Yield windows of the texts of a file; name the line of a text that gets no vector."""
     from whiten_runtime.files.texts import place_of
 
     try:
         yield from windows
     except NoVectorError as error:
-        where = place_of(source, column, error.index)
+        where = place_of(source, column, error.index, kind)
         raise DataError(f"{where} {error.failures[error.index]}; leave it out, or run whiten verify") from None
 
 

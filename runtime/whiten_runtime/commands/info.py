@@ -42,6 +42,8 @@ def describe(manifest: Manifest) -> str:
     ]
     if source.merged_into is not None:
         rows.append(("adapter of", source.merged_into))
+    if source.remote_code:
+        rows.append(("own code", f"run: {', '.join(source.remote_code)}"))
     if source.ignored_code:
         rows.append(("own code", f"not run: {', '.join(source.ignored_code)}"))
     if manifest.input == "vectors":
@@ -75,6 +77,8 @@ def describe(manifest: Manifest) -> str:
     if manifest.input == "text":
         side = ", truncated from the left" if manifest.truncation_side == "left" else ""
         rows.append(("max length", f"{manifest.max_seq_length} tokens{side}"))
+        if (memory := manifest.memory) is not msgspec.UNSET:
+            rows.append(("memory", f"besides the weights, a text of {memory.in_words(manifest.max_seq_length)}"))
     if manifest.similarity_fn_name != "cosine":
         rows.append(("similarity", manifest.similarity_fn_name))
     if manifest.matryoshka_dimensions:
@@ -85,7 +89,8 @@ def describe(manifest: Manifest) -> str:
         kinds = f"{scales.constant_scales} constant scales, {scales.token_scales} per token"
         rows.append(("", f"{kinds}; cosine to float32 on unusual texts {scales.far_min_cosine:.4f} at worst"))
     if parity is not None:
-        rows.append(("parity", f"{in_words(parity)}, against {parity.reference}"))
+        tokens = "" if parity.max_tokens is msgspec.UNSET else f", texts of up to {parity.max_tokens:,} tokens"
+        rows.append(("parity", f"{in_words(parity)}{tokens}, against {parity.reference}"))
         if manifest.published is not None:
             rows.append(("", f"{in_words(manifest.published)}, of that against {manifest.published.reference}"))
         if manifest.target == "cuda":

@@ -37,9 +37,11 @@ class Collection:
         name: name of the folder.
         documents: texts by id, each with its title before it.
         queries: texts by id, of the queries that have a relevant document.
-        relevant: grades of relevant documents, 1 or higher, by query and document.
+        relevant: grades of relevant documents, 1 or higher, by query and document. A document that the collection does
+            not have is relevant, too: no search finds it.
         unjudged: number of queries that are left out, because no document is relevant to them.
         judgements: name of the file of judgements.
+        unknown_queries: ids of queries that are judged, but that the collection does not have. They are left out.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Collection:
     relevant: Mapping[str, Mapping[str, int]]
     unjudged: int
     judgements: str = ""
+    unknown_queries: tuple[str, ...] = ()
 
     @cached_property
     def ids(self) -> list[str]:
@@ -71,6 +74,25 @@ class Collection:
     def empty(self) -> int:
         """Return the number of documents without a text."""
         return sum(not text for text in self.documents.values())
+
+    @property
+    def warnings(self) -> list[str]:
+        """Say what contradicts or is missing, and what becomes of it, a line for each kind."""
+        absent = [key for own in self.relevant.values() for key in own if key not in self.documents]
+        lines = []
+        if self.empty:
+            lines.append(f"{self.empty} documents have no text; they are searched as such")
+        if absent:
+            lines.append(
+                f"{self.judgements}: judgements of documents that {_CORPUS} does not have: {len(absent)}, such as "
+                f"'{absent[0]}'; they count as relevant and are never found"
+            )
+        if self.unknown_queries:
+            lines.append(
+                f"{self.judgements}: judged queries that {_QUERIES} does not have: {len(self.unknown_queries)}, such "
+                f"as '{self.unknown_queries[0]}'; they are left out"
+            )
+        return [f"{self.name}: {line}" for line in lines]
 
     @property
     def record(self) -> CorpusRecord:
@@ -100,8 +122,8 @@ def read_collections(folder: Path, split: str | None) -> list[Collection]:
 
     Raises:
         UsageError: there is no collection, or one without judgements of this split.
-        DataError: a file cannot be read, an id stands twice, a query is empty, or a judgement names an unknown query or
-            document, or has no whole number as its grade.
+        DataError: a file cannot be read, an id stands twice, a query is empty, a judgement has no whole number as its
+            grade, or no document is relevant to any query.
     """
     try:
         corpora = _corpora(folder)
@@ -126,18 +148,23 @@ def _read_collection(folder: Path, split: str | None) -> Collection:
             raise DataError(f"{folder / _QUERIES}: query '{query}' has no text; write it, or leave it out")
     grades: dict[str, dict[str, int]] = {}
     for row, (query, document, grade) in _records(relevant, "tsv", _judgement_reader(relevant)):
-        for what, key, known, file in (("query", query, queries, _QUERIES), ("document", document, documents, _CORPUS)):
-            if key not in known:
-                raise DataError(f"{relevant}: line {row} judges {what} '{key}', which {file} does not have")
         of_query = grades.setdefault(query, {})
         if of_query.setdefault(document, grade) != grade:
             raise DataError(f"{relevant}: line {row} judges document '{document}' for query '{query}' once more")
     positive = {query: {key: grade for key, grade in own.items() if grade > 0} for query, own in grades.items()}
     positive = {query: own for query, own in positive.items() if own}
-    if not positive:
-        raise DataError(f"{relevant}: no document is relevant to any query; wanted grades of 1 or higher")
     asked = {query: queries[query] for query in queries if query in positive}
-    return Collection(folder.resolve().name, documents, asked, positive, len(queries) - len(asked), relevant.name)
+    if not asked:
+        raise DataError(f"{relevant}: no document is relevant to any query of {_QUERIES}; wanted grades of 1 or higher")
+    return Collection(
+        folder.resolve().name,
+        documents,
+        asked,
+        {query: positive[query] for query in asked},
+        len(queries) - len(asked),
+        relevant.name,
+        tuple(query for query in grades if query not in queries),
+    )
 
 
 def _judgements(folder: Path, split: str | None) -> Path:

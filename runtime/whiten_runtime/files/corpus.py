@@ -1,6 +1,7 @@
 """Stream, count and hash the sentences that a whitening is fitted on; read the built-in corpus."""
 
 import gzip
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
@@ -18,6 +19,8 @@ BUILTIN_FILE = "english-1.txt.gz"
 """File of the built-in corpus in this package: a kind of text, a tab and a sentence in each line, kinds mixed."""
 
 _PREFIX = "builtin:"
+
+_NUMBER = re.compile(r"\d+")
 
 
 def is_builtin(source: str) -> bool:
@@ -94,6 +97,20 @@ class Corpus:
         if limit is not None and index != (total := self._all()):
             raise DataError(f"the corpus changed from {total:,} to {index:,} sentences while it was read; begin again")
         self.records = tuple(records)
+
+    def count_different(self, most: int) -> tuple[int, int]:
+        """Return how many sentences differ, and how many do if all numbers are taken as one; each at most `most`.
+
+        Lines of a log, or of a table, may be many and say little: they repeat, or differ in a number alone.
+        """
+        texts, patterns = set[int](), set[int]()
+        for sentence in self:
+            if len(texts) < most:
+                texts.add(hash(sentence))
+            patterns.add(hash(_NUMBER.sub("0", sentence)))
+            if len(patterns) == most:
+                break
+        return len(texts), len(patterns)
 
     def place_of(self, sentence: str) -> str:
         """Return the source and line of a sentence, the first of those that are equal."""

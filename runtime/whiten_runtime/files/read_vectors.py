@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.errors import DataError, UsageError, one_line
-from whiten_runtime.files.texts import choose_column, import_parquet
+from whiten_runtime.files.parquet import import_parquet
+from whiten_runtime.files.records import choose_column
 from whiten_runtime.files.vector_metadata import is_header, read_metadata, sidecar_of
 
 Rows = NDArray[np.float32]

@@ -1,21 +1,33 @@
 """Read the records of .txt, .jsonl, .csv and .tsv files: their lines, and the values that they hold."""
 
+import bz2
 import csv
 import gzip
+import io
 import json
+import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Literal, TypeVar, cast, get_args
 
-from whiten_runtime.errors import DataError
+from whiten_runtime.errors import DataError, MissingPackageError, UsageError, from_clone
+from whiten_runtime.ort.process import long_fields
 
 Kind = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
+
+Compression = Literal["gz", "zst", "bz2", "xz"]
+
+_OTHER_NAMES: dict[str, Kind] = {"ndjson": "jsonl"}
+"""Other endings of names, and the kinds that they mean."""
 
 T = TypeVar("T")
 
 Record = tuple[int, list[bytes]]
 """Number of the line on which a record begins, from 1, and its lines."""
+
+USUAL_COLUMNS = ("text", "sentence")
+"""Columns that are taken when the caller names none."""
 
 LONGEST = 64 << 20
 """Bytes of the longest record that is read: a file without ends of lines would be read into memory as a whole."""
@@ -28,29 +40,58 @@ _FORMATS: dict[str, dict[str, Any]] = {
     "tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
 }
 
-csv.field_size_limit(2**31 - 1)  # the most that csv accepts on every platform; its default is 131,072 characters
-
 
 class WrongRowError(Exception):
     """Raised for a record that holds no text; the message says what it holds."""
 
 
-def kind_of(name: str) -> tuple[Kind, bool] | None:
-    """Return the kind of a file, and whether it is compressed; None for another kind."""
+def kind_of(name: str) -> tuple[Kind, Compression | None] | None:
+    """Return the kind of a file, and how it is compressed; None for another kind."""
     parts = name.rpartition("/")[2].lower().split(".")
-    compressed = parts[-1] == "gz"
-    kind = parts[-2 if compressed and len(parts) > 2 else -1] if len(parts) > 1 else ""
-    return (cast(Kind, kind), compressed) if kind in get_args(Kind) else None
+    compression = parts.pop() if len(parts) > 2 and parts[-1] in get_args(Compression) else None
+    kind = _OTHER_NAMES.get(parts[-1], parts[-1]) if len(parts) > 1 else ""
+    return (cast(Kind, kind), cast(Compression | None, compression)) if kind in get_args(Kind) else None
+
+
+def endings() -> str:
+    """Return the endings of names by which files are known."""
+    kinds, others = (", ".join(f".{name}" for name in get_args(names)) for names in (Kind, Compression))
+    return f"{kinds}, or one of them with {others}"
 
 
 @contextmanager
-def content_of(raw: BinaryIO, name: str, compressed: bool) -> Iterator[BinaryIO]:
-    """Open the content of an open file."""
+def content_of(raw: BinaryIO, name: str, compression: Compression | None) -> Iterator[BinaryIO]:
+    """Open the content of an open file; of a compressed one, it can be read from front to back only."""
+    if compression is None:
+        yield raw
+        return
     try:
-        # GzipFile is a BinaryIO in all but name.
-        yield gzip.GzipFile(fileobj=raw) if compressed else raw  # type: ignore[misc]
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{name}: not a complete gzip file ({error})") from None
+        with _decompressed(raw, compression) as stream:
+            yield stream
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise _not_whole(name, compression, error) from None
+    except OSError as error:
+        if error.errno is not None:  # of the file itself
+            raise
+        raise _not_whole(name, compression, error) from None
+
+
+def _not_whole(name: str, compression: Compression, error: Exception) -> DataError:
+    return DataError(f"{name}: not a complete .{compression} file ({' '.join(str(error).split())})")
+
+
+def _decompressed(raw: BinaryIO, compression: Compression) -> BinaryIO:
+    if compression == "gz":
+        return cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+    if compression == "bz2":
+        return cast(BinaryIO, bz2.BZ2File(raw))
+    if compression == "xz":
+        return cast(BinaryIO, lzma.LZMAFile(raw))
+    try:
+        import pyarrow
+    except ImportError:
+        raise MissingPackageError(f".zst files need pyarrow; install it {from_clone('parquet')}") from None
+    return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"))
 
 
 def records_of(stream: BinaryIO, name: str, kind: Kind, row: int = 1, size: int | None = None) -> Iterator[Record]:
@@ -63,7 +104,8 @@ def records_of(stream: BinaryIO, name: str, kind: Kind, row: int = 1, size: int 
         record = [line]
         if kind == "csv" and b'"' in line:
             try:
-                next(csv.reader(_extend(record, lines, name), strict=True))
+                with long_fields:
+                    next(csv.reader(_extend(record, lines, name), strict=True))
             except csv.Error as error:  # nobody knows where the record ends
                 raise DataError(f"{name}: line {number}: {error}; correct its quotes") from None
         yield number, record
@@ -82,12 +124,15 @@ def parse_records(
             yield row, value
 
 
+def line_too_long(name: str, row: int) -> DataError:
+    """Return the error of a line that is too long to be read."""
+    return DataError(f"{name}: line {row} is longer than {LONGEST >> 20} MiB; give one text a line, or shorten it")
+
+
 def _lines_of(stream: BinaryIO, name: str, row: int, left: int | None) -> Iterator[tuple[int, bytes]]:
     while line := stream.readline(LONGEST + 1 if left is None else min(left, LONGEST + 1)):
         if len(line) > LONGEST:
-            raise DataError(
-                f"{name}: line {row} is longer than {LONGEST >> 20} MiB; give one text a line, or shorten it"
-            )
+            raise line_too_long(name, row)
         yield row, line
         row += 1
         if left is not None and not (left := left - len(line)):
@@ -130,7 +175,8 @@ def fields_of(lines: Sequence[bytes], row: int, kind: Kind) -> list[str]:
     """Return the fields of a record of a .csv or .tsv file; none of a blank one."""
     texts = [_decode(line, number) for number, line in enumerate(lines, row)]
     try:
-        return next(csv.reader(texts, strict=True, **_FORMATS[kind]), [])
+        with long_fields:
+            return next(csv.reader(texts, strict=True, **_FORMATS[kind]), [])
     except csv.Error as error:
         raise WrongRowError(f"cannot be read ({error})") from None
 
@@ -189,3 +235,29 @@ def type_of(value: object) -> str:
     return {type(None): "null", dict: "an object", list: "a list", str: "a string", bool: "a truth value"}.get(
         type(value), f"the number {value!r:.30}"
     )
+
+
+def choose_column(
+    column: str | None, available: list[str], name: str, usual_columns: tuple[str, ...] = USUAL_COLUMNS
+) -> str:
+    """Return the column that is asked for, else the only one, else a usual one."""
+    if column is not None and column not in available:
+        raise UsageError(f"'{name}' has no column '{column}', only {_quoted(available)}")
+    if column is None and len(available) == 1 and {";", "\t"} & set(available[0]):
+        raise UsageError(
+            f"'{name}' has one column, {_quoted(available)}; columns of .csv files end at commas, of .tsv files at "
+            "tabs: convert it, or name the column with --column"
+        )
+    chosen = available[0] if len(available) == 1 else column
+    if chosen is None:
+        chosen = next((usual for usual in usual_columns if usual in available), None)
+    if chosen is None:
+        raise UsageError(f"'{name}' has the columns {_quoted(available)}; choose one with --column")
+    if available.count(chosen) > 1:
+        raise UsageError(f"'{name}' has the column '{chosen}' twice; rename one of them")
+    return chosen
+
+
+def _quoted(names: list[str]) -> str:
+    first = [f"'{name[:40]}'" for name in names[:12]]
+    return ", ".join(first) + (", ..." if len(names) > 12 else "")

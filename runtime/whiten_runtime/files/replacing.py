@@ -6,6 +6,7 @@ import io
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -87,7 +88,8 @@ _NOT_FLUSHABLE = frozenset((errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACC
 def replacing(path: Path, elsewhere: str = "another place") -> Iterator[BinaryIO]:
     """Open a hidden file beside `path`, which replaces it when the block ends without an error.
 
-    The file is flushed to disk before it gets its name, and its directory afterwards.
+    The file is flushed to disk before it gets its name, and its directory afterwards. It has the mode and group of the
+    file that it replaces.
     """
     with hidden_file(path, elsewhere) as (file, publish):
         yield file
@@ -172,8 +174,27 @@ def _open(target: Path, named: Path, elsewhere: str) -> tuple[Written, Path]:
         file = Written(temporary, "xb", named, elsewhere)
         with suppress(BlockingIOError):  # another process has locked it first, to delete it
             if not lock_file(file) or temporary.exists():
+                _take_permissions(file.fileno(), target)
                 return file, temporary
         file.close()
+
+
+def _take_permissions(descriptor: int, target: Path) -> None:
+    """Give an open file the mode and group of the file that it will replace, if there is one.
+
+    Where the group cannot be given, its members get no access: they are others than before.
+    """
+    if os.name == "nt" or not target.exists():
+        return
+    status = target.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if os.fstat(descriptor).st_gid != status.st_gid:
+        try:
+            os.fchown(descriptor, -1, status.st_gid)
+        except OSError:
+            mode &= ~stat.S_IRWXG
+    with suppress(OSError):  # file systems without modes
+        os.fchmod(descriptor, mode)
 
 
 def lock_file(file: IO[bytes] | io.FileIO) -> bool:

@@ -1,4 +1,4 @@
-"""Read texts from files: .txt, .jsonl, .csv, .tsv and .parquet, each also .gz.
+"""Read texts from files: .txt, .jsonl, .csv, .tsv and .parquet, each also .gz, .zst, .bz2 or .xz.
 
 For one file and for pieces of many, this says which column holds the texts, and what is a header, a blank record, which
 is skipped, or a wrong one:
@@ -7,30 +7,37 @@ is skipped, or a wrong one:
 - Each line of a .jsonl file is a string, or an object with a string under the key; lines of white space are blank.
 - The first record of a .csv or .tsv file is its header, and the others have as many fields; lines without any are
   blank. Fields of a .csv file may be quoted; those of a .tsv file are taken as they are.
-- A column of a .parquet file is one of strings; a null is wrong.
+- A column of a .parquet file is one of strings of any type, or of bytes that are UTF-8; a null is wrong.
 """
 
-import gzip
 import io
+import os
+import select
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, get_args
+from typing import Any, BinaryIO
 
-from whiten_runtime.errors import DataError, MissingPackageError, UsageError, from_clone
+from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.parquet import choose_strings, open_parquet, parquet_batches, strings_of
 from whiten_runtime.files.records import (
+    LONGEST,
     SAMPLED,
     Kind,
     Record,
     WrongRowError,
     check_width,
+    choose_column,
     content_of,
+    endings,
     fields_of,
     keys_of,
     kind_of,
     line_text,
+    line_too_long,
     parse_records,
     records_of,
     text_at,
@@ -38,27 +45,33 @@ from whiten_runtime.files.records import (
     values_of,
 )
 
-USUAL_COLUMNS = ("text", "sentence")
-"""Columns that are taken when the caller names none."""
+STDIN = "-"
+"""Standard input, in place of a path."""
+
+_STDIN_NAME = "standard input"
 
 LINES = "text"
 """Name of the only column of files whose lines are texts."""
 
-BATCH = 4096
-"""Rows of a Parquet file that are decoded at once."""
+
+_CHUNK = 1 << 16
+"""Bytes of standard input that are read at once: as many as a pipe of Linux holds."""
+
+_MANY = 1 << 18
+"""Bytes of lines of standard input that are waited for no longer: some 4,000 lines."""
 
 
-def read_texts(path: str | Path, column: str | None = None) -> Iterator[str]:
+def read_texts(path: str | Path, column: str | None = None, kind: str | None = None) -> Iterator[str]:
     """Yield the texts of a file in order, including empty ones; see `read_rows`."""
-    return (text for _, text in read_rows(path, column))
+    return (text for _, text in read_rows(path, column, kind))
 
 
-def place_of(path: str | Path, column: str | None, index: int) -> str:
+def place_of(path: str | Path, column: str | None, index: int, kind: str | None = None) -> str:
     """Return the file and line, or row of a Parquet file, of a text that `read_texts` yields as number `index`."""
-    if str(path) == "-":
-        return f"standard input: line {index + 1}"
+    if str(path) == STDIN:
+        return f"{_STDIN_NAME}: {'line' if kind in (None, 'txt') else 'text'} {index + 1}"
     if Path(path).is_file():  # another kind of file cannot be read twice
-        for row, _ in islice(read_rows(path, column), index, None):
+        for row, _ in islice(read_rows(path, column, kind), index, None):
             return place_name(path, row)
     return f"{path}: text {index + 1}"
 
@@ -68,30 +81,76 @@ def place_name(path: str | Path, row: int) -> str:
     return f"{path}: {'row' if '.parquet' in Path(path).suffixes else 'line'} {row}"
 
 
-def read_rows(path: str | Path, column: str | None = None) -> Iterator[tuple[int, str]]:
-    """Yield the line, or row of a Parquet file, of each text of a file, and the text."""
-    if str(path) == "-":
+def read_rows(path: str | Path, column: str | None = None, kind: str | None = None) -> Iterator[tuple[int, str]]:
+    """Yield the line, or row of a Parquet file, of each text of a file, and the text.
+
+    `kind` is the ending that says what the content is, such as "jsonl" or "csv.gz", where the file's name does not.
+    Standard input, `STDIN`, is .txt without it.
+    """
+    if str(path) == STDIN:
         if sys.stdin is None:
             raise UsageError("standard input is closed; name a file")
-        yield from _read_lines(sys.stdin.buffer, "standard input", "txt", column)
+        if kind is None and column is not None:
+            raise UsageError(
+                f"lines of {_STDIN_NAME} are texts and have no column '{column}'; say with --kind what else they are, "
+                "such as jsonl"
+            )
+        yield from _read(sys.stdin.buffer, _STDIN_NAME, column, "txt" if kind is None else kind)
         return
     file = Path(path)
-    kind, compressed = kind_of(file.name) or (None, False)
-    if kind is None:
-        kinds = ", ".join(f".{kind}" for kind in get_args(Kind))
-        raise UsageError(f"'{file}': unknown kind of file; wanted {kinds}, or one of them with .gz")
+    if kind is None and kind_of(file.name) is None:
+        raise UsageError(f"'{file}': unknown kind of file; wanted {endings()}")
     if file.is_dir():
         raise UsageError(f"'{file}' is a directory; name a file")
     try:
-        with file.open("rb") as raw, content_of(raw, str(file), compressed) as stream:
-            if kind == "parquet":
-                yield from _read_parquet(stream, str(file), column)
-            else:
-                yield from _read_lines(stream, str(file), kind, column)
+        with file.open("rb") as raw:
+            yield from _read(raw, str(file), column, file.name if kind is None else kind)
     except FileNotFoundError:
         raise UsageError(f"'{file}' does not exist; check the path") from None
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
+
+
+def arriving_texts() -> Iterator[list[str]] | None:
+    """Return the lines of standard input in lists of those that are there, if it is a pipe or a terminal; else None."""
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError):  # it is closed, or no file of the system's
+        return None
+    return None if stat.S_ISREG(kind) else _arriving(sys.stdin.buffer)
+
+
+def _arriving(stream: BinaryIO) -> Iterator[list[str]]:
+    name, rest, row = _STDIN_NAME, bytearray(), 1
+    read, more = record_reader(Layout("txt")), True
+    while more:
+        chunk = os.read(stream.fileno(), _CHUNK)
+        rest += chunk
+        more = bool(chunk)
+        if more and len(rest) < _MANY and os.name != "nt" and select.select([stream], [], [], 0)[0]:
+            continue  # more is there
+        end = rest.rfind(b"\n") + 1 if more else len(rest)
+        if len(rest) - end > LONGEST:
+            raise line_too_long(name, row)
+        records = records_of(io.BytesIO(rest[:end]), name, "txt", row)
+        texts = [text for _, (text,) in parse_records(records, name, read)]
+        rest, row = rest[end:], row + len(texts)
+        if texts:
+            yield texts
+
+
+def _read(raw: BinaryIO, name: str, column: str | None, ending: str) -> Iterator[tuple[int, str]]:
+    """Yield the rows of an open file; its kind is known by the ending."""
+    kinds = kind_of(f".{ending}")
+    if kinds is None:
+        raise UsageError(f"'{ending}' is no kind of file that can be read; wanted {endings()}")
+    kind, compression = kinds
+    with content_of(raw, name, compression) as stream:
+        if kind == "parquet":
+            in_place = compression is None and raw.seekable()
+            yield from _read_parquet(stream if in_place else io.BytesIO(stream.read()), name, column)
+        else:
+            yield from _read_lines(stream, name, kind, column)
 
 
 def _read_lines(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> Iterator[tuple[int, str]]:
@@ -100,7 +159,7 @@ def _read_lines(stream: BinaryIO, name: str, kind: Kind, column: str | None) -> 
 
 
 def _read_parquet(stream: BinaryIO, name: str, column: str | None) -> Iterator[tuple[int, str]]:
-    file = open_parquet(io.BytesIO(stream.read()) if isinstance(stream, gzip.GzipFile) else stream, name)
+    file = open_parquet(stream, name)
     batches = parquet_batches(file, name, [choose_strings(column, file.schema_arrow, name)])
     for row, text in enumerate(chain.from_iterable(strings_of(batch.column(0)) for batch in batches), 1):
         if isinstance(text, WrongRowError):
@@ -183,86 +242,3 @@ def record_reader(layout: Layout, others: Sequence[str] = ()) -> Callable[[int, 
         return tuple([fields[place] for place in places])
 
     return read_fields
-
-
-def import_parquet() -> tuple[Any, Any]:
-    """Import pyarrow and pyarrow.parquet."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingPackageError(f"parquet files need pyarrow; install it {from_clone('parquet')}") from None
-    return pyarrow, pyarrow.parquet
-
-
-def open_parquet(stream: BinaryIO, name: str) -> Any:
-    """Open a Parquet file."""
-    pyarrow, parquet = import_parquet()
-    try:
-        return parquet.ParquetFile(stream)
-    except pyarrow.ArrowException as error:
-        raise DataError(f"{name}: not a parquet file ({' '.join(str(error).split())})") from None
-
-
-def choose_strings(column: str | None, schema: Any, name: str) -> str:
-    """Return the column of the texts of a Parquet file."""
-    pyarrow, _ = import_parquet()
-    chosen = choose_column(column, schema.names, name)
-    kind = schema.field(chosen).type
-    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-    if str(kind) not in ("string", "large_string", "string_view"):
-        raise UsageError(f"'{name}': column '{chosen}' holds {kind}; wanted strings, so choose another with --column")
-    return chosen
-
-
-def parquet_batches(file: Any, name: str, columns: list[str], groups: list[int] | None = None) -> Iterator[Any]:
-    """Yield batches of the rows of some row groups; None for all."""
-    pyarrow, _ = import_parquet()
-    try:
-        yield from file.iter_batches(BATCH, groups, columns, use_threads=False)
-    except pyarrow.ArrowException as error:
-        raise DataError(f"{name}: cannot be read ({' '.join(str(error).split())})") from None
-
-
-def strings_of(column: Any) -> list[str | WrongRowError]:
-    """Return the strings of a column of a Parquet file, and what is wrong in place of others."""
-    try:
-        values = column.to_pylist()
-    except UnicodeDecodeError:
-        pyarrow, _ = import_parquet()
-        values = column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
-        values = map(_string, values.cast(pyarrow.large_binary()).to_pylist())
-    return [WrongRowError("holds null; wanted a string") if value is None else value for value in values]
-
-
-def _string(value: bytes | None) -> str | WrongRowError | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return WrongRowError("is not UTF-8")
-
-
-def choose_column(
-    column: str | None, available: list[str], name: str, usual_columns: tuple[str, ...] = USUAL_COLUMNS
-) -> str:
-    """Return the column that is asked for, else the only one, else a usual one."""
-    if column is not None and column not in available:
-        raise UsageError(f"'{name}' has no column '{column}', only {_quoted(available)}")
-    if column is None and len(available) == 1 and {";", "\t"} & set(available[0]):
-        raise UsageError(
-            f"'{name}' has one column, {_quoted(available)}; columns of .csv files end at commas, of .tsv files at "
-            "tabs: convert it, or name the column with --column"
-        )
-    chosen = available[0] if len(available) == 1 else column
-    if chosen is None:
-        chosen = next((usual for usual in usual_columns if usual in available), None)
-    if chosen is None:
-        raise UsageError(f"'{name}' has the columns {_quoted(available)}; choose one with --column")
-    if available.count(chosen) > 1:
-        raise UsageError(f"'{name}' has the column '{chosen}' twice; rename one of them")
-    return chosen
-
-
-def _quoted(names: list[str]) -> str:
-    first = [f"'{name[:40]}'" for name in names[:12]]
-    return ", ".join(first) + (", ..." if len(names) > 12 else "")

@@ -10,7 +10,7 @@ from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import AlignmentRecord, VectorPrecision, is_space
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.files.texts import import_parquet
+from whiten_runtime.files.parquet import import_parquet
 
 KEY = "whiten"
 """Key of the metadata in a header line, a sidecar and a Parquet file."""

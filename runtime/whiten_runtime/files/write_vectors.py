@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.errors import UsageError, encodable
+from whiten_runtime.files.parquet import import_parquet
 from whiten_runtime.files.replacing import check_file_place, hidden_file, replace_file, written_as
-from whiten_runtime.files.texts import import_parquet
 from whiten_runtime.files.vector_metadata import (
     KEY,
     SPACE_KEY,

@@ -3,15 +3,27 @@
 import glob
 import re
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
-from whiten_runtime.errors import CANNOT_WRITE, FAULTS, BundleError, UsageError, WhitenError, needing, one_line, path_of
+from whiten_runtime.errors import (
+    CANNOT_WRITE,
+    FAULTS,
+    BundleError,
+    IntegrityError,
+    UsageError,
+    WhitenError,
+    needing,
+    one_line,
+    path_of,
+)
+from whiten_runtime.hub.cache import CachedBundle, cached_bundle, commit_of, damaged_files, set_commit, whole_commits
+from whiten_runtime.hub.reaching import UNREACHED, why_unreached
 
 SCHEME = "hf://"
 
@@ -58,9 +70,6 @@ def check_revision(revision: str) -> None:
         raise UsageError(f"revision is {revision!r}; wanted the name of a branch or tag, or a commit")
 
 
-_OFFLINE, _UNREACHED = "HF_HUB_OFFLINE is set", "the hub is out of reach"
-
-
 def locate_bundle(path: str | Path, revision: str | None = None, *, refresh: bool = False) -> Path:
     """Return the directory of a bundle, downloaded if it names a repository of the hub that is not in the cache.
 
@@ -89,53 +98,121 @@ def locate_bundle(path: str | Path, revision: str | None = None, *, refresh: boo
 
 
 def fetch_bundle(repository: Repository, refresh: bool = False) -> Path:
-    """Return the directory of a repository's bundle in the hub's cache; what is missing there is downloaded.
+    """Return the directory of a repository's bundle in the hub's cache; what is missing or damaged there is downloaded.
 
-    Only the manifest and the files that it lists are downloaded. The hub is asked for nothing if the
-    manifest and its files are in the cache, unless `refresh` wants what the hub has now.
+    Only the manifest and the files that it lists are downloaded. The hub is asked for nothing if the cache has the
+    whole bundle, unless `refresh` wants what the hub has now.
+
+    Raises:
+        BundleError: the repository is not a bundle, or an incomplete one, or the copy in the cache is damaged and
+            cannot be fetched again; the message says what to delete.
+        WhitenError: the hub is needed and cannot be reached, or refuses.
     """
     with needing("hub"):
-        from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, snapshot_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
+        hub_id = repository.id
+        cached = None if refresh else cached_bundle(hub_id, repository.revision)
+        if cached is not None and not cached.damaged:
+            return cached.folder
+        moved = cached is None and not refresh and commit_of(hub_id, repository.revision) is not None
+        if moved and (folder := _only_commit(repository)) is not None:
+            return folder
+        why = why_unreached()
 
-    hub_id = repository.id
-    why = _OFFLINE if constants.HF_HUB_OFFLINE else _UNREACHED
-    absent = (
-        f"bundle '{hub_id}' does not exist as a directory, is not whole in the hub's cache, and {why}; check the path, "
-        "or copy the cache (HF_HOME) from a machine that has it"
-    )
-    with hub_errors(hub_id, repository.revision, absent):
-        with suppress(LocalEntryNotFoundError):
-            folder = None if refresh else _fetch_manifest(repository, local_files_only=True)
-            if folder is not None and not _missing(folder):
-                return folder
-        if not hub_answers():
-            raise WhitenError(f"'{hub_id}' was not asked for: {why}" if refresh else absent)
-        if refresh:  # the client would take what the cache has, whatever the hub answers
-            get_hf_file_metadata(hf_hub_url(hub_id, MANIFEST_FILE, revision=repository.revision))
-        folder = _fetch_manifest(repository)
-        names = [MANIFEST_FILE, *read_manifest(folder).files]
-        patterns = list(map(glob.escape, names))
-        snapshot_download(hub_id, revision=folder.name, allow_patterns=patterns, tqdm_class=bar_of_terminals())
-    if missing := _missing(folder):
-        raise BundleError(f"'{hub_id}' lacks {missing[0]}, though its manifest lists it; push the bundle again")
-    return folder
+    def absent(why: str) -> str:
+        return (
+            f"bundle '{hub_id}' does not exist as a directory, is not whole in the hub's cache, and {why}; check the "
+            "path, or copy the cache (HF_HOME) from a machine that has it"
+        )
+
+    if why is not None:
+        if refresh:
+            raise WhitenError(f"'{hub_id}' was not asked for: {why}")
+        if cached is not None:
+            _check_present(cached, why)
+        elif (folder := _only_commit(repository)) is not None:
+            return folder
+        raise WhitenError(absent(why))
+    with hub_errors(hub_id, repository.revision, absent(UNREACHED)):
+        return _download(repository, cached)
 
 
-def _fetch_manifest(repository: Repository, local_files_only: bool = False) -> Path:
-    """Return the directory of the commit whose manifest is in the cache, or was downloaded."""
-    from huggingface_hub import hf_hub_download
+def _only_commit(repository: Repository) -> Path | None:
+    """Return the one whole bundle that the cache has of a repository whose main branch names none there.
+
+    Another program has moved the branch, or the cache was copied without it. There is a warning that names the commit.
+    """
+    folders = whole_commits(repository.id) if repository.revision is None else []
+    if len(folders) > 1:
+        names = " or ".join(f"{SCHEME}{repository.id}@{folder.name}" for folder in folders)
+        raise WhitenError(
+            f"the hub's cache has {len(folders)} bundles of '{repository.id}', and its branch main names none of them; "
+            f"write {names}, or fetch the newest with hf download {repository.id}"
+        )
+    for folder in folders:
+        warnings.warn(
+            f"branch main of '{repository.id}' names no bundle in the hub's cache; the only one there was opened, "
+            f"{SCHEME}{repository.id}@{folder.name}: write that, or fetch the newest with hf download {repository.id}",
+            stacklevel=2,
+        )
+        return folder
+    return None
+
+
+def _check_present(cached: CachedBundle, why: str) -> None:
+    """Raise BundleError for a file of the cache that is there and damaged."""
+    for name in cached.damaged:
+        path = cached.folder / name
+        remedy = f"delete {path.resolve()}, and open the bundle by its name where the hub can be reached: {why}"
+        if name == MANIFEST_FILE:
+            try:
+                read_manifest(cached.folder)
+            except BundleError as error:
+                raise type(error)(f"{error}; in the hub's cache, {remedy}") from None
+        if path.is_file():
+            bytes_of = read_manifest(cached.folder).files[name].bytes
+            raise IntegrityError(
+                f"{path}: {path.stat().st_size} bytes, but {MANIFEST_FILE} says {bytes_of}; the copy is incomplete or "
+                f"altered: {remedy}"
+            )
+
+
+def _download(repository: Repository, cached: CachedBundle | None) -> Path:
+    """Download the bundle of a commit: that of the cache, or of the revision, which names it in the cache from then on.
+
+    What is there and damaged is downloaded again.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
+    def fetch(names: Iterable[str], again: bool = False) -> None:
+        patterns, bar = list(map(glob.escape, names)), bar_of_terminals()
+        snapshot_download(hub_id, revision=commit, allow_patterns=patterns, force_download=again, tqdm_class=bar)
+
+    hub_id = repository.id
     try:
-        path = hf_hub_download(
-            repository.id, MANIFEST_FILE, revision=repository.revision, local_files_only=local_files_only
-        )
+        if cached is None:
+            url = hf_hub_url(hub_id, MANIFEST_FILE, revision=repository.revision)
+            commit = str(get_hf_file_metadata(url).commit_hash)
+        else:
+            commit = cached.folder.name
+        folder = Path(hf_hub_download(hub_id, MANIFEST_FILE, revision=commit)).parent
+        if MANIFEST_FILE in damaged_files(folder):
+            hf_hub_download(hub_id, MANIFEST_FILE, revision=commit, force_download=True)
     except LocalEntryNotFoundError:
         raise
     except EntryNotFoundError:
-        raise BundleError(f"'{repository.id}' is not a bundle: export it with whiten-export {repository.id}") from None
-    return Path(path).parent
+        raise BundleError(f"'{hub_id}' is not a bundle: export it with whiten-export {hub_id}") from None
+    files = read_manifest(folder).files
+    if present := [name for name in damaged_files(folder) if (folder / name).is_file()]:
+        fetch(present, again=True)
+    fetch([MANIFEST_FILE, *files])
+    for name in damaged_files(folder):
+        if (folder / name).is_file():
+            raise BundleError(f"'{hub_id}': {name} has another size than its manifest says; push the bundle again")
+        raise BundleError(f"'{hub_id}' lacks {name}, though its manifest lists it; push the bundle again")
+    if cached is None:
+        set_commit(hub_id, repository.revision, commit)  # last: a branch of the cache names a whole bundle
+    return folder
 
 
 def bar_of_terminals() -> Any:
@@ -145,36 +222,9 @@ def bar_of_terminals() -> Any:
     class Bar(tqdm):  # type: ignore[misc]
         def __init__(self, *arguments: Any, **options: Any) -> None:
             options.pop("name", None)  # of the client's own bars
-            super().__init__(*arguments, **options | {"disable": not sys.stderr.isatty()})
+            super().__init__(*arguments, **options | {"disable": sys.stderr is None or not sys.stderr.isatty()})
 
     return Bar
-
-
-def _missing(folder: Path) -> list[str]:
-    return [name for name in read_manifest(folder).files if not (folder / name).is_file()]
-
-
-_SECONDS = 5.0
-"""Seconds within which the hub has to answer, the look-up of its name included."""
-
-
-def hub_answers() -> bool:
-    """Return whether the hub answers within 5 seconds: its client alone would try for half a minute."""
-    from huggingface_hub import constants, get_session
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    answered = threading.Event()
-
-    def ask() -> None:
-        with suppress(Exception):  # those of the HTTP library, which differs between versions of huggingface_hub
-            get_session().head(constants.ENDPOINT, timeout=_SECONDS)
-            answered.set()
-
-    asking = threading.Thread(target=ask, daemon=True)  # the look-up of a name has no bound of its own
-    asking.start()
-    asking.join(_SECONDS)
-    return answered.is_set()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from whiten_runtime.bundle.bundle import Bundle, is_model_file, open_bundle
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.errors import BundleError, UsageError, WhitenError, needing
-from whiten_runtime.hub.locating import Repository, hub_answers, hub_errors
+from whiten_runtime.hub.locating import Repository, hub_errors
+from whiten_runtime.hub.reaching import UNREACHED, why_unreached
 
 CARD_FILE = "README.md"
 
@@ -30,28 +32,31 @@ def push_bundle(path: Path, repository: Repository, private: bool = False) -> Up
 
     A repository or branch that does not exist is created. Graphs and weights that the manifest in the repository lists
     are removed in the same commit if the new bundle does not have them; any other file there stays.
-    Nothing is created or changed if the push is refused, and nothing is kept on this machine.
+    Nothing is created or changed if the push is refused, and nothing is kept on this machine. A repository into which
+    somebody else pushes meanwhile is refused, and so is a bundle that is replaced meanwhile.
     """
     bundle, hub_id, branch = open_bundle(path), repository.id, repository.revision
     _check_token(hub_id)
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     names = _files_of(bundle)
-    unreached = f"the hub is out of reach, and '{hub_id}' is unchanged; try again later"
-    if not hub_answers():
-        raise WhitenError(unreached)
-    with hub_errors(hub_id, branch, unreached):
+    if (why := why_unreached()) is not None:
+        raise WhitenError(f"'{hub_id}' is unchanged: {why}")
+    with hub_errors(hub_id, branch, f"'{hub_id}' is unchanged: {UNREACHED}"):
         api = HfApi()
-        removed = _stale_files(api, repository, names, private)
-        api.create_repo(hub_id, private=private or None, exist_ok=True)
+        info = _describe(api, repository)
+        if info is None:
+            api.create_repo(hub_id, private=private or None, exist_ok=True)
+            info = _describe(api, repository)
+        removed = _stale_files(api, hub_id, info, names, private)
         if branch is not None:
-            api.create_branch(hub_id, branch=branch, exist_ok=True)
+            api.create_branch(hub_id, branch=branch, revision=info.sha, exist_ok=True)
         operations: list[Any] = [
             *(CommitOperationAdd(name, bundle.path / name) for name in names),
             *(CommitOperationDelete(name) for name in removed),
         ]
-        message = f"Upload {bundle.manifest.name}"
-        commit = api.create_commit(hub_id, operations, commit_message=message, revision=branch)
+        bundle.check_unchanged()
+        commit = _commit(api, repository, operations, f"Upload {bundle.manifest.name}", info.sha)
     size = sum((bundle.path / name).stat().st_size for name in names)
     return Upload(commit.commit_url, commit.oid, names, size, removed)
 
@@ -72,15 +77,25 @@ def _files_of(bundle: Bundle) -> tuple[str, ...]:
     return tuple(sorted({MANIFEST_FILE, *bundle.manifest.files, *card}))
 
 
-def _stale_files(api: Any, repository: Repository, names: Sequence[str], private: bool) -> tuple[str, ...]:
+def _commit(api: Any, repository: Repository, operations: Sequence[Any], message: str, parent: str) -> Any:
+    """Make a commit that follows a commit, and no other."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    hub_id, branch = repository.id, repository.revision
+    try:
+        return api.create_commit(hub_id, operations, commit_message=message, revision=branch, parent_commit=parent)
+    except HfHubHTTPError as error:
+        if error.response.status_code != HTTPStatus.PRECONDITION_FAILED:
+            raise
+        raise WhitenError(f"'{hub_id}' was changed meanwhile, and nothing was uploaded; push again") from None
+
+
+def _stale_files(api: Any, hub_id: str, info: Any, names: Sequence[str], private: bool) -> tuple[str, ...]:
     """Return graphs and weights of the bundle in a repository that a new bundle does not have.
 
     Raises:
         UsageError: the repository has graphs, weights or code of another model, or is public and has to be private.
     """
-    info, hub_id = _describe(api, repository), repository.id
-    if info is None:
-        return ()
     if private and not info.private:
         raise UsageError(f"'{hub_id}' is public; choose another name, or leave --private out")
     there = {file.rfilename for file in info.siblings or ()}

@@ -16,6 +16,10 @@ TOKEN_BUDGET = 256
 ALONE_TOKEN_BUDGET = 1024
 """Maximum number of padded tokens of a batch that several threads share."""
 
+ALONE_TOKENS = 2048
+"""Number of tokens beyond which a text on a CPU has all threads, and no other such text runs: it keeps them busy, and
+several at once would take as many times its memory."""
+
 LOOKUP_TOKEN_BUDGET = 512
 """Maximum number of padded tokens of a batch of a graph without a network: its values stay in the processor's cache.
 1,000 sentences of layer 0 of MiniLM take 15 ms of one thread with 256 to 512 tokens, and 31 ms with 4,096."""
@@ -58,11 +62,12 @@ class Schedule:
     window: int = WINDOW  # number of texts that are tokenised and sorted together after that
     worker_tokens: int = WORKER_TOKENS  # number of tokens of a call per additional worker
     pairs: int | None = None  # maximum of the texts of a batch times the square of the longest; None for no limit
+    alone: int | None = None  # number of tokens beyond which a text is computed alone, on all threads; None for none
 
     @classmethod
     def on_cpu(cls, threads: int, workers: int) -> "Schedule":
         """Return a schedule of batches with one thread each, or of one batch at a time with all threads."""
-        return cls(workers, TOKEN_BUDGET if workers == threads else ALONE_TOKEN_BUDGET)
+        return cls(workers, TOKEN_BUDGET if workers == threads else ALONE_TOKEN_BUDGET, alone=ALONE_TOKENS)
 
     @classmethod
     def of_lookup(cls) -> "Schedule":

@@ -6,14 +6,30 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.inference.batching import Schedule
+from whiten_runtime.bundle.records import TextMemory
+from whiten_runtime.errors import NoVectorError
+from whiten_runtime.inference.batching import ALONE_TOKENS, Schedule
 from whiten_runtime.inference.engine import Engine, Feed
 from whiten_runtime.inference.sessions import ForkSafeSession, GraphFile
+from whiten_runtime.ort.memory import default_budget, running_texts
+from whiten_runtime.ort.process import ForkSafeLock
 from whiten_runtime.ort.processor import default_threads
 from whiten_runtime.ort.session import SessionOptions
 
 _USUAL_TOKENS = 16
 """Tokens of a single-text request such as a query: shorter ones use the same session, which is created first."""
+
+
+_SHORT = 512
+"""Number of tokens up to which the memory of a text is not counted."""
+
+
+def too_large(tokens: int, needed: int, budget: int) -> str:
+    """Return why a text cannot be computed in the memory that it may take."""
+    return (
+        f"has {tokens:,} tokens, which take about {needed / 1e9:.3g} GB, and texts may take {budget / 1e9:.3g} GB here "
+        "(memory_limit)"
+    )
 
 
 class CpuEngine(Engine):
@@ -31,13 +47,23 @@ class CpuEngine(Engine):
 
     Providers other than NVIDIA's are run like a CPU, one batch at a time. A graph without a network has one session of
     one thread.
+
+    Texts of more than `ALONE_TOKENS` tokens run one at a time on the wide session, and give their memory back. If
+    `memory` says what a text takes, texts of more than 512 tokens run while they fit `memory_limit` of the options.
     """
 
-    def __init__(self, graph: GraphFile, options: SessionOptions, pad_token_id: int, lookup: bool = False) -> None:
+    def __init__(
+        self,
+        graph: GraphFile,
+        options: SessionOptions,
+        pad_token_id: int,
+        lookup: bool = False,
+        memory: TextMemory | None = None,
+    ) -> None:
         threads, tuning = options.threads or default_threads(), options.tuning
         several = options.on_cpu and graph.bytes < tuning.largest_held_twice
         schedule = Schedule.of_lookup() if lookup else Schedule.on_cpu(threads, threads if several else 1)
-        self._graph = graph
+        self.graph = graph
         self._on_cpu = options.on_cpu
         self._little_work = tuning.little_work
         self._wide = ForkSafeSession(lambda: graph.create_session(1 if lookup else None))
@@ -46,9 +72,26 @@ class CpuEngine(Engine):
         apart = schedule.workers > 1 and not self._shared
         self._narrow = ForkSafeSession(lambda: graph.create_session(1)) if apart else self._wide
         self._wide_was_used = False
+        self._memory = memory
+        self._budget = default_budget() if options.memory_limit is None else options.memory_limit
+        self._longs_turn = ForkSafeLock()  # taken by the text that has all threads
         super().__init__(graph, self._session_for(_USUAL_TOKENS).get(), schedule, pad_token_id)
 
     def _run(self, feed: Feed, outputs: Sequence[str], side_by_side: bool) -> list[NDArray[np.float32]]:
+        texts, tokens = feed["input_ids"].shape
+        if tokens <= _SHORT or self._memory is None:
+            return self._run_now(feed, outputs, side_by_side)
+        needed = self._memory.of(tokens, texts)
+        if needed > self._budget:
+            raise NoVectorError({0: too_large(tokens, needed, self._budget)})
+        if tokens <= ALONE_TOKENS:
+            with running_texts.hold(needed, self._budget):
+                return self._run_now(feed, outputs, side_by_side)
+        with self._longs_turn, running_texts.hold(needed, self._budget):
+            self._wide_was_used = True
+            return self._usable(self._wide, self._narrow).run(outputs, feed, shrink=True)
+
+    def _run_now(self, feed: Feed, outputs: Sequence[str], side_by_side: bool) -> list[NDArray[np.float32]]:
         if not side_by_side:
             session = self._session_for(feed["input_ids"].size)
             self._wide_was_used |= session is self._wide
@@ -65,7 +108,7 @@ class CpuEngine(Engine):
     def _session_side_by_side(self) -> ForkSafeSession:
         """Return the narrow session; free the wide one if no batch has used it yet."""
         wide = self._wide
-        if self._narrow is not wide and wide.alive and not self._wide_was_used and self._graph.unchanged:
+        if self._narrow is not wide and wide.alive and not self._wide_was_used and self.graph.unchanged:
             wide.release()
         return self._usable(self._narrow, wide)
 
@@ -77,7 +120,7 @@ class CpuEngine(Engine):
                 session.trim(self.feed([[self._pad_token_id]]))
 
     def check_open(self) -> None:
-        """Raise WhitenError if `close` was called."""
+        """Raise ClosedError if `close` was called."""
         self._wide.check_open()
 
     def close(self) -> None:
@@ -92,8 +135,8 @@ class CpuEngine(Engine):
 
     def _little(self, tokens: int) -> bool:
         """Return whether a batch of so many tokens is faster with one thread."""
-        return self._graph.bytes * max(tokens, _USUAL_TOKENS) < self._little_work
+        return self.graph.bytes * max(tokens, _USUAL_TOKENS) < self._little_work
 
     def _usable(self, wanted: ForkSafeSession, other: ForkSafeSession) -> ForkSafeSession:
         """Return `wanted`, or `other` if `wanted` would have to be created from a file that was replaced."""
-        return other if other.alive and not wanted.alive and not self._graph.unchanged else wanted
+        return other if other.alive and not wanted.alive and not self.graph.unchanged else wanted

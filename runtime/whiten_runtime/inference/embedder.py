@@ -3,6 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import Any
@@ -26,6 +29,45 @@ No text of words comes near: English has 4 to 5 a token. It is what text-embeddi
 """
 
 
+class Count:
+    """Represents a number to which several threads add."""
+
+    def __init__(self) -> None:
+        self.number, self.lock = 0, ForkSafeLock()
+
+    def add(self, number: int) -> None:
+        """Add to it."""
+        with self.lock:
+            self.number += number
+
+
+@dataclass(frozen=True)
+class DifferentTexts:
+    """The different texts of a call, each of which is computed once."""
+
+    texts: list[str]
+    firsts: list[int]  # index in the call of the first text that is equal to each
+    places: list[int]  # index in `texts` of each text of the call
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> "DifferentTexts | None":
+        """Return the different ones of the texts of a call; None if they all are."""
+        if len(texts) < 2:
+            return None
+        firsts: dict[str, int] = {}
+        for index, text in enumerate(texts):
+            firsts.setdefault(text, index)
+        if len(firsts) == len(texts):
+            return None
+        places = {text: place for place, text in enumerate(firsts)}
+        return cls(list(firsts), list(firsts.values()), [places[text] for text in texts])
+
+    def count(self, some: Iterable[int]) -> int:
+        """Return the number of texts of the call that are equal to some of the different ones."""
+        chosen = set(some)
+        return sum(place in chosen for place in self.places)
+
+
 class Embedder:
     """Embeds texts with a tokenizer and an engine. Thread-safe, and usable in forked children.
 
@@ -39,9 +81,14 @@ class Embedder:
         self.tokenizer = tokenizer
         self.engine = engine
         self._output, self._prompts = output, prompts
-        self.truncated = 0
+        self._truncated = Count()
         self.max_characters = TOKEN_CHARACTERS * tokenizer.max_seq_length
-        self._count_lock = ForkSafeLock()
+
+    def shortened(self, max_seq_length: int) -> "Embedder":
+        """Return an embedder that cuts texts to fewer tokens; all else is shared, the number of texts cut too."""
+        other = copy(self)
+        other.tokenizer = self.tokenizer.shortened(max_seq_length)
+        return other
 
     def close(self) -> None:
         """Free the model. The embedder cannot be used afterwards."""
@@ -56,6 +103,11 @@ class Embedder:
         self.close()
 
     @property
+    def truncated(self) -> int:
+        """Return the number of texts that were cut so far."""
+        return self._truncated.number
+
+    @property
     def width(self) -> int:
         """Return the number of coordinates that the graph gives."""
         return self.engine.width_of(self._output)
@@ -66,44 +118,63 @@ class Embedder:
         prompts = self._prompts
         return EncodeOptions(prompt=prompts.resolve(), include_prompt=prompts.pooled, outputs=(self._output,))
 
-    def tokenize(self, texts: Sequence[str], options: EncodeOptions, start: int = 0) -> TokenizedTexts:
+    def tokenize(
+        self, texts: Sequence[str], options: EncodeOptions, start: int = 0, different: DifferentTexts | None = None
+    ) -> TokenizedTexts:
         """Put the prompt to texts, which are checked, and return their token ids, cut to the length that is taken.
 
-        `start` is the index of the first text in its call, for errors.
+        `start` is the index of the first text in its call, for errors; or among the different texts of the call.
         """
         self.engine.check_open()
         limit = self.tokenizer.max_seq_length
-        read, shortened = self._bounded(texts, start, options)
-        ids = self.tokenizer.tokenize(with_prompt(options.prompt, read))
-        too_long = [index for index, row in enumerate(ids) if len(row) > limit]
-        if too_long and not options.truncate:
-            index = too_long[0]
-            raise TooLongError(
-                f"texts[{start + index}] has {len(ids[index])} tokens, but the bundle takes {limit}; "
-                "shorten it, or pass truncate=True to cut it"
-            )
-        for index in too_long:
-            ids[index] = self.tokenizer.cut(ids[index])
-        cut = shortened.union(too_long)
-        if cut:
-            with self._count_lock:
-                self.truncated += len(cut)
+        indices = range(start, start + len(texts)) if different is None else different.firsts[start:]
+        read, cut = self._bounded(texts, indices, options)
+        ids = list[list[int]]()
+        for index, row in enumerate(self.tokenizer.rows(with_prompt(options.prompt, read))):
+            if len(row) > limit:
+                if not options.truncate:
+                    raise TooLongError(
+                        f"texts[{indices[index]}] has {len(row)} tokens, but the bundle takes {limit}; "
+                        "shorten it, or pass truncate=True to cut it"
+                    )
+                cut.add(index)
+            ids.append(self.tokenizer.cut(row))
+        truncated = len(cut) if different is None or not cut else different.count(start + index for index in cut)
+        if truncated:
+            self._truncated.add(truncated)
         prompt_tokens = 0 if options.include_prompt else self.tokenizer.prompt_tokens(options.prompt)
-        return TokenizedTexts(ids, prompt_tokens, len(cut))
+        return TokenizedTexts(ids, prompt_tokens, truncated)
 
     def run(self, texts: TokenizedTexts, options: EncodeOptions, advance: Advance = no_progress) -> NDArray[np.float32]:
         """Return the vectors that the graph gives for texts, in their order, float32 [n, k]."""
         return self.engine.run(texts.ids, texts.prompt_tokens, options.outputs, options.batch_size, advance)
 
+    def embed_once(self, texts: Sequence[str], options: EncodeOptions, advance: Advance = no_progress) -> NDArray[Any]:
+        """Return what `embed` returns; equal texts are computed once."""
+        different = DifferentTexts.of(texts)
+        if different is None:
+            return self.embed(texts, options, advance)
+        try:
+            vectors = self.embed(different.texts, options, advance, different)
+        except NoVectorError as error:
+            raise error.placed(different.places) from None
+        advance(len(texts) - len(vectors))
+        return vectors[different.places]
+
     def embed(
-        self, texts: Sequence[str], options: EncodeOptions | None = None, advance: Advance = no_progress
+        self,
+        texts: Sequence[str],
+        options: EncodeOptions | None = None,
+        advance: Advance = no_progress,
+        different: DifferentTexts | None = None,
     ) -> NDArray[Any]:
         """Return the finished vectors of texts, which are checked, in their order, [n, width]."""
         settings, schedule = options or self.options, self.engine.schedule
         if len(texts) <= min(schedule.window, schedule.first_window):  # one window needs no thread
-            return self._finished(self.tokenize(texts, settings), settings, 0, advance)
+            return self._finished(self.tokenize(texts, settings, 0, different), settings, 0, advance)
         vectors, start = None, 0
-        for _, rows in self._windows(texts, self.tokenize, settings, advance):
+        tokenize = partial(self.tokenize, different=different)
+        for _, rows in self._windows(texts, tokenize, settings, advance):
             if vectors is None:
                 vectors = np.empty((len(texts), rows.shape[1]), rows.dtype)
             vectors[start : start + len(rows)] = rows
@@ -168,8 +239,10 @@ class Embedder:
         except NoVectorError as error:
             raise error.moved(start) from None
 
-    def _bounded(self, texts: Sequence[str], start: int, options: EncodeOptions) -> tuple[Sequence[str], set[int]]:
-        """Cut texts that have too many characters; return all texts, and the indices of those that were cut."""
+    def _bounded(
+        self, texts: Sequence[str], indices: Sequence[int], options: EncodeOptions
+    ) -> tuple[Sequence[str], set[int]]:
+        """Cut texts that have too many characters; return all texts, and the places of those that were cut."""
         limit = options.max_characters or self.max_characters
         if max(map(len, texts), default=0) <= limit:
             return texts, set()
@@ -177,11 +250,15 @@ class Embedder:
         if not options.truncate:
             index = min(too_long)
             raise TooLongError(
-                f"texts[{start + index}] has {len(texts[index])} characters, but at most {limit} are read; "
+                f"texts[{indices[index]}] has {len(texts[index])} characters, but at most {limit} are read; "
                 "shorten it, pass a larger max_characters, or truncate=True to cut it"
             )
-        part = slice(-limit, None) if self.tokenizer.truncation_side == "left" else slice(limit)
+        part = self.part_read(limit)
         return [text[part] if index in too_long else text for index, text in enumerate(texts)], too_long
+
+    def part_read(self, characters: int) -> slice:
+        """Return the part of a text that is read where so many characters are."""
+        return slice(-characters, None) if self.tokenizer.truncation_side == "left" else slice(characters)
 
 
 @contextmanager

@@ -49,7 +49,7 @@ class Engine:
 
     def __init__(self, graph: GraphFile, session: Any, schedule: Schedule, pad_token_id: int) -> None:
         self.schedule = schedule
-        self._path, self._pad_token_id = graph.path, pad_token_id
+        self.graph, self._pad_token_id = graph, pad_token_id
         self._widths = graph.output_widths(session)
         self.providers: list[str] = session.get_providers()
         self.placement = placement_of(session)
@@ -66,7 +66,7 @@ class Engine:
         """
         if missing := [output for output in outputs if not self.gives(output)]:
             raise BundleError(
-                f"{self._path}: has no output {missing[0]}, float32 [batch_size, k]; export the model again"
+                f"{self.graph.path}: has no output {missing[0]}, float32 [batch_size, k]; export the model again"
             )
         return sum(self._widths[output] for output in outputs)
 
@@ -102,8 +102,12 @@ class Engine:
         self, ids: Sequence[Sequence[int]], prompt_tokens: int, outputs: Sequence[str], batch_size: int | None
     ) -> Iterator[_Part]:
         """Yield (indices into `ids`, their vectors) batch by batch, in no guaranteed order."""
-        groups, workers = self.schedule.plan([len(row) for row in ids], batch_size)
+        lengths = [len(row) for row in ids]
+        groups, workers = self.schedule.plan(lengths, batch_size)
         failures: dict[int, str] = {}
+        most = self.schedule.alone
+        while groups and most is not None and lengths[groups[0][0]] > most:  # the longest texts come first
+            yield from self._parts(ids, groups.pop(0), prompt_tokens, outputs, False, failures)
 
         def compute(group: NDArray[np.intp]) -> list[_Part]:
             return self._parts(ids, group, prompt_tokens, outputs, workers > 1, failures)
@@ -212,7 +216,7 @@ class Engine:
         return False
 
     def check_open(self) -> None:
-        """Raise WhitenError if `close` was called."""
+        """Raise ClosedError if `close` was called."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -231,4 +235,4 @@ class TokenizedTexts:
 
     ids: list[list[int]]  # token ids of each text, special tokens and prompt included
     prompt_tokens: int = 0  # number of tokens at the beginning of each text that are left out of the pooling
-    truncated: int = 0  # number of texts that were cut
+    truncated: int = 0  # number of texts that were cut, equal ones counted each

@@ -145,7 +145,7 @@ class GpuEngine(Engine):
     """Runs a graph on NVIDIA's providers, with one session."""
 
     def __init__(self, graph: GraphFile, options: SessionOptions, pad_token_id: int) -> None:
-        self._graph = graph
+        self.graph = graph
         self._options = options
         self._session = ForkSafeSession(lambda: graph.create_session(None))
         self._cuda_graphs: ForkSafeSession | None = None
@@ -164,7 +164,7 @@ class GpuEngine(Engine):
     @property
     def can_record(self) -> bool:
         """Return whether the provider has CUDA graphs, and the graph is small enough to be held twice."""
-        small = self._graph.bytes < self._options.tuning.largest_held_twice
+        small = self.graph.bytes < self._options.tuning.largest_held_twice
         return provider_name(self._options.providers[0]) == CUDA_PROVIDER and small
 
     def record(self, longest: int, precision: Precision) -> None:
@@ -173,7 +173,7 @@ class GpuEngine(Engine):
 
         def create() -> CudaGraphRunner:
             return CudaGraphRunner(
-                lambda: self._graph.create_session(None, options), options.providers[0], OUTPUT, width, pad, longest
+                lambda: self.graph.create_session(None, options), options.providers[0], OUTPUT, width, pad, longest
             )
 
         recorded = ForkSafeSession(create)
@@ -192,7 +192,7 @@ class GpuEngine(Engine):
         self._cuda_graphs = recorded
 
     def check_open(self) -> None:
-        """Raise WhitenError if `close` was called."""
+        """Raise ClosedError if `close` was called."""
         self._session.check_open()
 
     def close(self) -> None:

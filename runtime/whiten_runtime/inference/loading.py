@@ -1,13 +1,14 @@
 """Open a bundle, or a graph outside a bundle with its tokenizer, for embedding."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from whiten_runtime.bundle.bundle import Bundle, open_bundle
+from whiten_runtime.bundle.bundle import TOKENIZER_FILE, Bundle, open_bundle
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import LARGEST_PAIR
+from whiten_runtime.bundle.records import LARGEST_PAIR, TextMemory
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.inference.cpu import CpuEngine
 from whiten_runtime.inference.embedder import Embedder
@@ -16,36 +17,57 @@ from whiten_runtime.inference.gpu import GpuEngine, check_padding, enables_cuda_
 from whiten_runtime.inference.options import Prompts
 from whiten_runtime.inference.sessions import GraphFile
 from whiten_runtime.inference.tokenizer import Tokenizer
-from whiten_runtime.ort.providers import CUDA_PROVIDER, NVIDIA, import_onnxruntime, provider_name
+from whiten_runtime.ort.providers import CUDA_PROVIDER, NVIDIA, import_onnxruntime, provider_name, telemetry_off
 from whiten_runtime.ort.session import SessionOptions
 
 
 def load_bundle(
-    path: Path, options: SessionOptions | None = None, verify_hashes: bool = True
+    path: Path,
+    options: SessionOptions | None = None,
+    verify_hashes: bool = True,
+    sha256: str | None = None,
+    read: Callable[[Bundle], object] | None = None,
 ) -> tuple[Bundle, Embedder]:
     """Open a bundle's manifest, tokenizer and graph. No vector is computed before all hashes are checked.
 
     For a call without options, the embedder gives all coordinates, with the default prompt and unchecked.
     Steps that do not depend on one another run in parallel.
+
+    Args:
+        path: directory of the bundle.
+        options: options of the sessions.
+        verify_hashes: compare each file's SHA-256 with the manifest.
+        sha256: SHA-256 of the manifest; another bundle is refused. None for whatever bundle is there.
+        read: called in a thread with the bundle, to read more of its files.
+
+    Raises:
+        IntegrityError: a file is not what the manifest says, or the bundle was replaced while it was opened.
+        BundleError: it cannot be opened.
     """
     path, settings = path.absolute(), options or SessionOptions()
-    with ThreadPoolExecutor(2, "whiten-open") as executor:
+    with telemetry_off(), ThreadPoolExecutor(2, "whiten-open") as executor:
         executor.submit(import_onnxruntime)  # if it fails, so does the next import, which raises the error
-        bundle = open_bundle(path, verify_hashes, verify_weights=False)
+        bundle = open_bundle(path, verify_hashes, verify_weights=False, sha256=sha256)
         manifest = bundle.manifest
         if manifest.input != "text":
             raise BundleError(f"{path}: takes vectors, not texts; open it with whiten.VectorWhitener")
         settings = replace(settings, exact_int8=may_saturate(manifest))
         weights = executor.submit(bundle.check_weights) if verify_hashes else None
-        tokenizer = executor.submit(Tokenizer, bundle.tokenizer, manifest.max_seq_length, manifest.truncation_side)
+        tokenizer = executor.submit(_read_tokenizer, bundle)
+        more = executor.submit(read, bundle) if read is not None else None
         try:
-            engine = open_engine(bundle.model, manifest.pad_token_id, settings, manifest.layers == (0,))
+            graph = GraphFile(bundle.model, settings, bundle.graph_files)
+            memory = manifest.memory if isinstance(manifest.memory, TextMemory) else None
+            engine = _engine_of(graph, settings, manifest.pad_token_id, manifest.layers == (0,), memory)
         finally:
             if weights is not None:
                 weights.result()  # an altered file is reported as altered, even if onnxruntime fails on it first
     try:
         embedder = Embedder(tokenizer.result(), engine, prompts=Prompts.of(manifest))
         _check_outputs(bundle, engine)
+        if more is not None:
+            more.result()
+        bundle.check_unchanged()
         if CUDA_PROVIDER in map(provider_name, settings.providers):
             check_padding(engine, manifest.max_seq_length, manifest.precision)
     except BaseException:
@@ -54,32 +76,49 @@ def load_bundle(
     return bundle, embedder
 
 
-def load_unwhitened(path: Path, options: SessionOptions | None = None) -> Embedder:
-    """Open a bundle for its vectors before whitening and normalisation.
+def _read_tokenizer(bundle: Bundle) -> Tokenizer:
+    manifest, content = bundle.manifest, bundle.read(TOKENIZER_FILE)
+    return Tokenizer(bundle.path / TOKENIZER_FILE, manifest.max_seq_length, manifest.truncation_side, content)
+
+
+def load_unwhitened(
+    path: Path, options: SessionOptions | None = None, sha256: str | None = None
+) -> tuple[Bundle, Embedder]:
+    """Open a bundle for its vectors before whitening and normalisation, as `load_bundle` does.
 
     Raises:
         UsageError: its graph gives none, as a version before 0.5 wrote it.
     """
-    bundle, embedder = load_bundle(path, options)
+    bundle, embedder = load_bundle(path, options, sha256=sha256)
     if bundle.manifest.whitening is None and not bundle.manifest.normalize:
-        return embedder
+        return bundle, embedder
     if not embedder.engine.gives(UNWHITENED_OUTPUT):
         embedder.close()
         raise UsageError(
             f"{path}: does not give its vectors before whitening, as a version before 0.5 wrote it; export it again"
         )
-    return Embedder(embedder.tokenizer, embedder.engine, UNWHITENED_OUTPUT, Prompts.of(bundle.manifest))
+    return bundle, Embedder(embedder.tokenizer, embedder.engine, UNWHITENED_OUTPUT, Prompts.of(bundle.manifest))
 
 
-def open_engine(model: Path, pad_token_id: int, options: SessionOptions | None = None, lookup: bool = False) -> Engine:
-    """Open a graph on the device of its first provider; `lookup` says that it has no network."""
+def open_engine(model: Path, pad_token_id: int, options: SessionOptions | None = None) -> Engine:
+    """Open a graph that is not part of a bundle on the device of its first provider."""
     settings = options or SessionOptions()
+    return _engine_of(GraphFile(model, settings), settings, pad_token_id)
+
+
+def _engine_of(
+    graph: GraphFile,
+    settings: SessionOptions,
+    pad_token_id: int,
+    lookup: bool = False,
+    memory: TextMemory | None = None,
+) -> Engine:
+    """Open a graph on the device of its first provider; `lookup` says that it has no network."""
     if any(map(enables_cuda_graph, settings.providers)):
         raise UsageError("enable_cuda_graph would replay the first text for every other; pass cuda_graphs=True instead")
-    graph = GraphFile(model, settings)
     if provider_name(settings.providers[0]) in NVIDIA:
         return GpuEngine(graph, settings, pad_token_id)
-    return CpuEngine(graph, settings, pad_token_id, lookup)
+    return CpuEngine(graph, settings, pad_token_id, lookup, memory)
 
 
 def load_graph(

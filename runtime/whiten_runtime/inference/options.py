@@ -105,10 +105,6 @@ class EncodeArguments(QueuedArguments, total=False):
     batch_size: int | None
 
 
-ReadMoments = Callable[[], OutputMoments | None]
-"""Function that returns the moments of a bundle's vectors over its corpus; None if it stores none."""
-
-
 @dataclass(frozen=True)
 class EncodeOptions:
     """How the texts of a call are tokenised, run and finished. Its defaults give a graph's vectors as is."""
@@ -129,7 +125,7 @@ class EncodeOptions:
     def of(
         cls,
         manifest: Manifest,
-        moments: ReadMoments = lambda: None,
+        moments: OutputMoments | None = None,
         *,
         prompt_name: str | None = None,
         prompt: str | None = None,
@@ -141,7 +137,10 @@ class EncodeOptions:
         precision: VectorPrecision | None = "float32",
         ranges: ArrayLike | None = None,
     ) -> "EncodeOptions":
-        """Check the options of a call, which are named as in `Encoder.encode`, against a bundle."""
+        """Check the options of a call, which are named as in `Encoder.encode`, against a bundle.
+
+        `moments` are those of its vectors over its corpus, if it stores them.
+        """
         text = Prompts.of(manifest).resolve(prompt_name, prompt)
         width, normalize = manifest.dimension, bool(normalize_embeddings)
         if truncate_dim is not None:
@@ -174,16 +173,17 @@ class EncodeOptions:
         return rows if self.quantize is None else self.quantize(rows)
 
 
-def stored_ranges(manifest: Manifest, moments: ReadMoments, width: int, normalize: bool) -> NDArray[np.float32]:
+def stored_ranges(
+    manifest: Manifest, moments: OutputMoments | None, width: int, normalize: bool
+) -> NDArray[np.float32]:
     """Return the ranges of the leading coordinates of a bundle's vectors, float32 [2, width], from its moments."""
-    stored = moments()
-    if stored is None:
+    if moments is None:
         raise UsageError(
             "this bundle stores no moments of its vectors, from which the ranges of int8 and uint8 follow; pass "
             f"ranges, float32 [2, {width}], take precision binary, or export with a whitening: "
             "--whitening centre centres and rotates, which keeps Euclidean distances but not cosines"
         )
-    return stored.ranges(width, normalize or manifest.normalize)
+    return moments.ranges(width, normalize or manifest.normalize)
 
 
 def leading_width(manifest: Manifest, value: SupportsIndex, name: str = "truncate_dim") -> int:

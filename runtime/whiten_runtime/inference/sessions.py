@@ -10,8 +10,9 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
-from whiten_runtime.errors import BundleError, IntegrityError, RunError, WhitenError, one_line
+from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, changed_file, replaced
+from whiten_runtime.bundle.files import Identity, identity_of
+from whiten_runtime.errors import BundleError, ClosedError, RunError, one_line
 from whiten_runtime.ort.process import ForkSafeLock, after_fork_in_child
 from whiten_runtime.ort.providers import import_onnxruntime
 from whiten_runtime.ort.session import SessionOptions, create_session
@@ -26,11 +27,14 @@ class ForkSafeSession:
         self._session: Any = None
         _live.add(self)
 
-    def run(self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
-        """Run the graph; safe to call from several threads at once."""
+    def run(
+        self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]], shrink: bool = False
+    ) -> list[NDArray[np.float32]]:
+        """Run the graph; safe to call from several threads at once. `shrink` gives memory back after the run."""
         session = self.get()
         try:
-            results: list[NDArray[np.float32]] = session.run(list(outputs), dict(feed))
+            options = _shrinking() if shrink else None
+            results: list[NDArray[np.float32]] = session.run(list(outputs), dict(feed), options)
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise _failed(str(error)) from error
         return results
@@ -60,10 +64,8 @@ class ForkSafeSession:
 
     def trim(self, feed: Mapping[str, NDArray[Any]]) -> None:
         """Run the graph once, and give back all memory that the session's arena holds and does not use after that."""
-        options = import_onnxruntime().RunOptions()
-        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         try:
-            self.get().run(None, dict(feed), options)
+            self.get().run(None, dict(feed), _shrinking())
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise _failed(str(error)) from error
 
@@ -84,9 +86,9 @@ class ForkSafeSession:
         return self._session is not None
 
     def check_open(self) -> None:
-        """Raise WhitenError if `close` was called."""
+        """Raise ClosedError if `close` was called."""
         if self._closed:
-            raise WhitenError("this encoder was closed; create a new one")
+            raise ClosedError("this encoder was closed; create a new one")
 
     def release(self) -> None:
         """Free the session until it is used again."""
@@ -106,6 +108,12 @@ class ForkSafeSession:
             self._session = None
 
 
+def _shrinking() -> Any:
+    options = import_onnxruntime().RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    return options
+
+
 def _failed(reason: str) -> RunError:
     return RunError(f"onnxruntime failed: {one_line(reason)}")
 
@@ -123,24 +131,43 @@ after_fork_in_child(_abandon_sessions)
 
 
 class GraphFile:
-    """Represents an ONNX file from token ids to vectors, with its external data."""
+    """Represents an ONNX file, with the file of its weights if it has one.
 
-    def __init__(self, path: Path, options: SessionOptions) -> None:
+    Args:
+        path: the file.
+        options: options of its sessions.
+        files: the paths of both files, with the identities of what was checked; None for what is there now.
+    """
+
+    def __init__(self, path: Path, options: SessionOptions, files: Mapping[Path, Identity] | None = None) -> None:
         self.path = path
-        self.bytes = sum(file.stat().st_size for file in self._files())
+        self._files = files or _files_now(path)
+        self.bytes = sum(identity[2] for identity in self._files.values())
         self._options = options
-        self._original = self._identity()
 
     @property
     def unchanged(self) -> bool:
-        """Return whether the files are the same as when this object was created."""
-        return self._identity() == self._original
+        """Return whether the files are the same as when they were checked."""
+        return changed_file(self._files) is None
 
-    def create_session(self, threads: int | None, options: SessionOptions | None = None) -> Any:
-        """Create a session of the graph."""
-        if not self.unchanged:
-            raise IntegrityError(f"{self.path}: replaced since it was opened; open it again, or restart the service")
-        return create_session(self.path, options or self._options, threads)
+    def create_session(
+        self,
+        threads: int | None = None,
+        options: SessionOptions | None = None,
+        edit: Callable[[bytes], bytes] | None = None,
+    ) -> Any:
+        """Create a session of the graph, or of what `edit` makes of the content of its file.
+
+        onnxruntime opens the files by their paths: they are compared after it too.
+        """
+        self._check_unchanged()
+        try:
+            if edit is None:
+                return create_session(self.path, options or self._options, threads)
+            folder = self.path.parent if len(self._files) > 1 else None
+            return create_session(edit(self.path.read_bytes()), options or self._options, threads, folder)
+        finally:
+            self._check_unchanged()
 
     def output_widths(self, session: Any) -> dict[str, int]:
         """Return the number of coordinates of each output that holds vectors."""
@@ -155,12 +182,12 @@ class GraphFile:
             if output.type == "tensor(float)" and len(output.shape) == 2 and isinstance(output.shape[1], int)
         }
 
-    def _files(self) -> list[Path]:
-        """Return the paths of the graph and its external data, if they exist."""
-        external = self.path.with_name(Path(EXTERNAL_DATA_FILE).name)
-        return [file for file in (self.path, external) if file.is_file()]
+    def _check_unchanged(self) -> None:
+        if (path := changed_file(self._files)) is not None:
+            raise replaced(path)
 
-    def _identity(self) -> list[tuple[int, ...]]:
-        """Return numbers that change when the graph or its weights are replaced."""
-        stats = [file.stat() for file in self._files()]
-        return [(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
+
+def _files_now(graph: Path) -> dict[Path, Identity]:
+    """Return the identities of a graph, and of the weights beside it if they exist."""
+    files = (graph, graph.with_name(Path(EXTERNAL_DATA_FILE).name))
+    return {file: identity_of(file.stat()) for file in files if file.is_file()}

@@ -4,6 +4,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -161,7 +162,10 @@ def _one_by_one(backend: Backend, chunks: Sequence[str]) -> dict[str, Row]:
 
 
 _TEXTS_AT_ONCE = 512
-"""Texts that the backend gets at once: its encodings take many times the memory of their ids."""
+"""Texts that the backend gets at once, at most: its encodings take many times the memory of their ids."""
+
+_CHARACTERS_AT_ONCE = 1 << 20
+"""Characters of texts that the backend gets at once, unless one text has more: each may be a token of 110 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +184,19 @@ class Tokenizer:
 
     Truncation and padding stay off in the backend. `cut` truncates after tokenisation, so each text's full length is
     known without extra work.
+
+    Args:
+        path: a tokenizer.json.
+        max_seq_length: maximum number of tokens of a text, special tokens included.
+        truncation_side: side from which tokens are removed.
+        content: the content of the file; None to read it.
     """
 
-    def __init__(self, path: Path, max_seq_length: int, truncation_side: Side = "right") -> None:
+    def __init__(
+        self, path: Path, max_seq_length: int, truncation_side: Side = "right", content: bytes | None = None
+    ) -> None:
         with _typed_errors(f"{path}: not a tokenizer"):
-            self._backend = Backend.from_buffer(path.read_bytes())
+            self._backend = Backend.from_buffer(path.read_bytes() if content is None else content)
             self._backend.no_truncation()
             self._backend.no_padding()
             specials = self._backend.num_special_tokens_to_add(False)
@@ -198,17 +210,25 @@ class Tokenizer:
         self.max_seq_length = max_seq_length
         self.truncation_side = truncation_side
 
+    def shortened(self, max_seq_length: int) -> "Tokenizer":
+        """Return a tokenizer of the same ids that cuts them to fewer tokens."""
+        other = copy(self)
+        other.max_seq_length = max_seq_length
+        return other
+
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, special tokens included, not truncated."""
-        ids: list[list[int]] = []
-        with _typed_errors("the bundle's tokenizer fails"):
-            for start in range(0, len(texts), _TEXTS_AT_ONCE):
-                part = [encodable(text) for text in texts[start : start + _TEXTS_AT_ONCE]]
+        return list(self.rows(texts))
+
+    def rows(self, texts: Sequence[str]) -> Iterator[list[int]]:
+        """Yield what `tokenize` returns, a part at a time."""
+        for part in _parts(texts):
+            with _typed_errors("the bundle's tokenizer fails"):
                 if self._words is not None:
-                    ids.extend(self._words.tokenize(part))
+                    rows = self._words.tokenize(part)
                 else:
-                    ids.extend(encoding.ids for encoding in self._backend.encode_batch_fast(part))
-        return ids
+                    rows = [encoding.ids for encoding in self._backend.encode_batch_fast(part)]
+            yield from rows
 
     def tokens(self, text: str, special: bool = True) -> list[Token]:
         """Return the tokens of a text, not truncated."""
@@ -245,6 +265,19 @@ class Tokenizer:
         return len(self.cut(self.tokenize([prompt])[0])) - self._suffix if prompt else 0
 
 
+def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Yield texts in lists of which the backend gets one at a time."""
+    part, size = list[str](), 0
+    for text in texts:
+        if part and (len(part) == _TEXTS_AT_ONCE or size + len(text) > _CHARACTERS_AT_ONCE):
+            yield part
+            part, size = [], 0
+        part.append(encodable(text))
+        size += len(text)
+    if part:
+        yield part
+
+
 @contextmanager
 def _typed_errors(what: str) -> Iterator[None]:
     """Turn the backend's exceptions, and Rust panics, which are not an `Exception`, into `BundleError`."""
@@ -258,9 +291,17 @@ def _typed_errors(what: str) -> Iterator[None]:
 
 def _added_tokens(backend: Backend) -> tuple[int, int]:
     """Return the number of special tokens that the tokenizer puts before a text, and of those after it."""
-    mask = backend.encode("a").special_tokens_mask
+    mask = backend.encode(_known_text(backend)).special_tokens_mask
     before = next((count for count, special in enumerate(mask) if not special), 0)
     return before, next((count for count, special in enumerate(reversed(mask)) if not special), 0)
+
+
+def _known_text(backend: Backend) -> str:
+    """Return a text that gives a token: "a", but for tokenizers that drop it, as those of molecules may."""
+    special = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
+    ids = sorted(number for number in backend.get_vocab().values() if number not in special)
+    texts = chain(("a",), (backend.decode([number]) for number in ids))
+    return next((text for text in texts if backend.encode(text, add_special_tokens=False).ids), "a")
 
 
 def _word_cache(backend: Backend, prefix: int, suffix: int) -> WordCache | None:

@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from whiten_runtime.bundle.bundle import Bundle
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.parity import Probes
+from whiten_runtime.bundle.ranges import read_moments
+from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import TextError, UsageError, as_iterable, checked_texts, whole_number
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import Embedder, progress_bar
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.inference.options import DOCUMENT, QUERY, EncodeArguments, EncodeOptions, Prompts
+from whiten_runtime.inference.passages import PassageEmbedder
 from whiten_runtime.inference.tokenizer import Token
 from whiten_runtime.inference.vectors import as_tensors
 from whiten_runtime.opened.opening import OpenedBundle, Opening, encode_options
@@ -55,6 +59,9 @@ class Encoder(OpenedBundle):
         max_characters: characters of a text beyond which it is cut before it is tokenised, or refused with
             `truncate=False`; None for 250 for each token of `max_seq_length`. Texts of words have more tokens than the
             model takes long before, and their vectors do not depend on it.
+        memory_limit: bytes that texts of more than 512 tokens may take on the CPU at a time, in this process, besides
+            the weights; others wait. A text that takes more is refused. None for half of the machine's memory, or of
+            what the cgroup allows.
 
     Raises:
         BundleError: not a bundle, incomplete, altered (`IntegrityError`) or unsafe (`UnsafeModelError`).
@@ -77,21 +84,32 @@ class Encoder(OpenedBundle):
         cuda_graphs: bool = False,
         revision: str | None = None,
         max_characters: int | None = None,
+        memory_limit: int | None = None,
     ) -> None:
         path = locate_bundle(path, revision)
-        options = SessionOptions(providers_for(providers, device), threads, spinning)
+        if memory_limit is not None:
+            memory_limit = whole_number("memory_limit", memory_limit, 1)
+        options = SessionOptions(providers_for(providers, device), threads, spinning, memory_limit=memory_limit)
         first = provider_name(options.providers[0])
         if cuda_graphs and first != CUDA_PROVIDER:
             raise UsageError(f"cuda_graphs is for {CUDA_PROVIDER}, not {first}; pass device='cuda', or leave it out")
         self._open(Opening(path.absolute(), options, verify_hashes, bool(verify), cuda_graphs, max_characters))
 
     def _open(self, opening: Opening) -> None:
-        self._opening, longest = opening, opening.max_characters
+        longest = opening.max_characters
         if longest is not None:
             longest = whole_number("max_characters", longest, 1)
-        self._bundle, self._embedder = load_bundle(opening.path, opening.options, opening.verify_hashes)
+
+        def read(bundle: Bundle) -> None:
+            self._moments = read_moments(bundle)
+
+        self._bundle, self._embedder = load_bundle(
+            opening.path, opening.options, opening.verify_hashes, opening.sha256, read
+        )
+        self._opening = replace(opening, sha256=self._bundle.sha256)
         self._embedder.max_characters = longest or self._embedder.max_characters
         self._tokenizer, self._engine = self._embedder.tokenizer, self._embedder.engine
+        self._passages = PassageEmbedder(opening.path, self.manifest.pooling, self._embedder)
         if opening.cuda_graphs:
             try:
                 self._engine.record(self.max_seq_length, self.manifest.precision)
@@ -113,8 +131,8 @@ class Encoder(OpenedBundle):
     ) -> Any:
         """Embed texts.
 
-        A vector does not depend on the other texts of the call, with any `precision`. The order of the texts is kept.
-        Arguments are named as in sentence-transformers.
+        A vector does not depend on the other texts of the call, with any `precision`. The order of the texts is kept,
+        and equal ones are computed once. Arguments are named as in sentence-transformers.
 
         Args:
             texts: one text, or several: a list, an iterable, or a column of pandas, polars, pyarrow, datasets or numpy.
@@ -289,14 +307,65 @@ class Encoder(OpenedBundle):
         if isinstance(texts, str):
             raise TextError("texts is a single str; wanted an iterable of str, such as a list of it")
         settings = encode_options(self, **options)
-        return (row for _, rows in self._embedder.windows(as_iterable(texts), settings) for row in rows)
+        windows = self._embedder.windows(as_iterable(texts), settings)
+        return (row.copy() for _, rows in windows for row in rows)  # a view would keep its whole window
+
+    def encode_passages(
+        self,
+        text: str,
+        spans: Iterable[Sequence[int]],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        precision: VectorPrecision | None = "float32",
+        ranges: ArrayLike | None = None,
+    ) -> NDArray[Any]:
+        """Embed passages of a text in one pass over the whole text, so that each has been read with what is around it.
+
+        Known as late chunking. A passage's vector is the mean of its tokens and of those that `encode` pools with every
+        text (special tokens and the prompt), then what the bundle does after its pooling. A span of the whole text
+        gives the vector of `encode`. A token belongs to the passage that has its last character.
+
+        The first call makes a second copy of the model, which the encoder keeps.
+
+        Args:
+            text: one text, of at most `max_seq_length` tokens with its prompt.
+            spans: (start, end) of each passage in characters of the text, as `text[start:end]`; an array [n, 2], too.
+                They may overlap or be empty, and need not cover the text.
+            prompt_name: name of a prompt, which is put before the text. This and all that follow are as in `encode`.
+            prompt: the prompt itself.
+            normalize_embeddings: divide each vector by its L2 norm.
+            truncate_dim: keep only the first coordinates.
+            precision: type of the numbers.
+            ranges: ranges of int8 and uint8.
+
+        Returns:
+            float32 [n, k], one row a span, in their order; another type and width with `truncate_dim` and `precision`.
+
+        Raises:
+            BundleError: a vector is not finite.
+            TextError: `text` is not a str.
+            TooLongError: the text has more tokens than the bundle takes; none is cut.
+            UsageError: the bundle pools otherwise than by the mean of tokens; a span is not within the text;
+                or another argument cannot be used as given.
+        """
+        settings = encode_options(
+            self,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
+            precision=precision,
+            ranges=ranges,
+        )
+        return self._passages.embed(text, spans, settings)
 
     def _vectors(self, texts: Texts, options: EncodeOptions, show_progress_bar: bool = False) -> NDArray[Any]:
         items = [texts] if isinstance(texts, str) else checked_texts(texts)
-        if not show_progress_bar:
-            return self._embedder.embed(items, options)
-        with progress_bar(len(items), True) as advance:
-            return self._embedder.embed(items, options, advance)
+        with progress_bar(len(items), show_progress_bar) as advance:
+            return self._embedder.embed_once(items, options, advance)
 
     def token_count(self, texts: str | Iterable[str]) -> int | list[int]:
         """Return the number of tokens of a text, or of each text, special tokens included, before truncation."""
@@ -379,6 +448,7 @@ class Encoder(OpenedBundle):
     def close(self) -> None:
         """Free the model. The encoder cannot be used afterwards."""
         self._embedder.close()
+        self._passages.close()
 
 
 def embedder_of(encoder: Encoder) -> Embedder:

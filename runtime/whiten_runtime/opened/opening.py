@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -18,10 +17,12 @@ from whiten_runtime.bundle.parity import (
     Proof,
     alone_and_batched,
     compare,
+    compute_long,
+    expected_long,
     gate_here,
     read_probes,
 )
-from whiten_runtime.bundle.ranges import OutputMoments, read_moments
+from whiten_runtime.bundle.ranges import OutputMoments
 from whiten_runtime.bundle.records import Similarity
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import UsageError
@@ -43,12 +44,14 @@ class Opening:
     verify: bool = False
     cuda_graphs: bool = False
     max_characters: int | None = None
+    sha256: str | None = None  # of the manifest of the bundle that was opened; None before that
 
 
 class OpenedBundle:
     """An open bundle. Subclasses open it in `_open`."""
 
     _bundle: Bundle
+    _moments: OutputMoments | None  # of its vectors over its corpus, if it stores them
     _opening: Opening
 
     def _open(self, opening: Opening) -> None:
@@ -62,16 +65,25 @@ class OpenedBundle:
         """Return the function that computes vectors of probes, and what it takes."""
         raise NotImplementedError
 
-    def verify(self) -> Agreement:
+    def verify(self, quick: bool = False) -> Agreement:
         """Compute the bundle's probes, alone and batched, and compare them with the stored vectors of the reference.
+
+        Args:
+            quick: leave out the texts of the maximum length and of half of it, which bundles of more than 1,024 tokens
+                have besides the others: 8,192 tokens take seconds.
 
         Raises:
             BundleError: the probes are missing or damaged.
         """
         probes = read_probes(self._bundle)
-        alone, batched = alone_and_batched(*self._probed(probes))
-        got = np.concatenate([batched, alone])
-        return compare(got, np.tile(probes.embeddings, (2, 1)))
+        run, items = self._probed(probes)
+        alone, batched = alone_and_batched(run, items)
+        got, want = [batched, alone], [np.tile(probes.embeddings, (2, 1))]
+        if probes.long is not None and not quick:
+            _, long = self._probed(probes.long)
+            got.append(compute_long(run, items, long))
+            want.append(expected_long(probes))
+        return compare(np.concatenate(got), np.concatenate(want))
 
     def similarity(self, a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
         """Return the similarity of every vector of `a` with every vector of `b`.
@@ -136,11 +148,10 @@ class OpenedBundle:
 
         Raises:
             UsageError: the bundle stores no moments, or `truncate_dim` cannot be used.
-            BundleError: its file of the whitening is damaged.
         """
         options = encode_options(self, normalize_embeddings=normalize_embeddings, truncate_dim=truncate_dim)
         width = options.width or self.dimension
-        return stored_ranges(self.manifest, lambda: self._moments, width, options.normalize)
+        return stored_ranges(self.manifest, self._moments, width, options.normalize)
 
     def get_sentence_embedding_dimension(self) -> int:
         """Return the number of coordinates of a vector, k, as sentence-transformers calls it; `dimension` here."""
@@ -171,6 +182,11 @@ class OpenedBundle:
         return self._bundle.manifest.dimension
 
     @property
+    def bundle_sha256(self) -> str:
+        """Return the SHA-256 of the bundle's whiten.json, which holds that of each of its files, in hexadecimal."""
+        return self._bundle.sha256
+
+    @property
     def space(self) -> str:
         """Return the id of the space of the vectors: bundles with the same one give vectors that can be compared."""
         return space_of(self._bundle.manifest)
@@ -189,26 +205,30 @@ class OpenedBundle:
     def _prove(self) -> None:
         """Compute the bundle's probes, and close it if a bound of the parity gate is not kept."""
         try:
-            proof_of(self).check(self.path)
+            proof_of(self, quick=True).check(self.path)
         except BaseException:
             self.close()
             raise
 
-    @cached_property
-    def _moments(self) -> OutputMoments | None:
-        return read_moments(self._bundle)
-
 
 def encode_options(opened: OpenedBundle, **arguments: Unpack[EncodeArguments]) -> EncodeOptions:
     """Check the options of a call, which are named as in `Encoder.encode`, against an open bundle."""
-    return EncodeOptions.of(opened.manifest, lambda: opened._moments, **arguments)
+    return EncodeOptions.of(opened.manifest, opened._moments, **arguments)
 
 
-def proof_of(opened: OpenedBundle) -> Proof:
-    """Compute the probes of an open bundle, and return how near they are to the reference's vectors."""
+def bundle_of(opened: OpenedBundle) -> Bundle:
+    """Return the bundle of an encoder or whitener, whose files were checked, for packages of whiten that read them."""
+    return opened._bundle
+
+
+def proof_of(opened: OpenedBundle, quick: bool = False) -> Proof:
+    """Compute the probes of an open bundle, and return how near they are to the reference's vectors.
+
+    With `quick`, texts of more than 1,024 tokens are left out.
+    """
     providers, parity = opened._opening.options.providers, opened.manifest.parity
     return Proof(
-        agreement=opened.verify(),
+        agreement=opened.verify(quick),
         gate=gate_here(opened.manifest),
         reference=parity.reference.split(",")[0] if parity else "its reference",
         provider=provider_name(providers[0]),
@@ -216,7 +236,11 @@ def proof_of(opened: OpenedBundle) -> Proof:
 
 
 def reopen(kind: type[Opened], opening: Opening) -> Opened:
-    """Open a bundle as another object of this kind was opened, as in the process that unpickles it."""
+    """Open a bundle as another object of this kind was opened, as in the process that unpickles it.
+
+    Raises:
+        IntegrityError: another bundle is at its path now.
+    """
     opened = kind.__new__(kind)
     opened._open(opening)
     return opened

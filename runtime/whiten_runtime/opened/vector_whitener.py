@@ -1,6 +1,7 @@
 """Whiten precomputed embeddings, such as those of an API, with a bundle: `VectorWhitener`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.graph import OUTPUT, VECTORS_INPUT
 from whiten_runtime.bundle.parity import Probes
+from whiten_runtime.bundle.ranges import read_moments
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import progress_bar
-from whiten_runtime.inference.sessions import ForkSafeSession
+from whiten_runtime.inference.sessions import ForkSafeSession, GraphFile
 from whiten_runtime.inference.vectors import check_finite, rows_of
 from whiten_runtime.opened.opening import OpenedBundle, Opening, encode_options
 from whiten_runtime.ort.providers import Provider, providers_for
-from whiten_runtime.ort.session import SessionOptions, create_session
+from whiten_runtime.ort.session import SessionOptions
 
 _ROWS_AT_ONCE = 4096
 
@@ -60,16 +62,20 @@ class VectorWhitener(OpenedBundle):
         self._open(Opening(locate_bundle(path, revision).absolute(), options, verify_hashes, bool(verify)))
 
     def _open(self, opening: Opening) -> None:
-        self._opening, path = opening, opening.path
-        self._bundle = open_bundle(path, opening.verify_hashes)
+        path = opening.path
+        self._bundle = open_bundle(path, opening.verify_hashes, sha256=opening.sha256)
+        self._opening = replace(opening, sha256=self._bundle.sha256)
         if self.manifest.input != "vectors":
             raise BundleError(f"{path}: takes texts, not vectors; open it with whiten.Encoder")
-        self._session = ForkSafeSession(lambda: create_session(self._bundle.model, opening.options))
+        self._moments = read_moments(self._bundle)
+        graph = GraphFile(self._bundle.model, opening.options, self._bundle.graph_files)
+        self._session = ForkSafeSession(graph.create_session)
         session = self._session.get()
         self.providers: list[str] = session.get_providers()
         shapes = [value.shape for value in (*session.get_inputs(), *session.get_outputs())]
         if [shape[1:] for shape in shapes] != [[self.width], [self.dimension]]:
             raise BundleError(f"{self._bundle.model}: has shapes {shapes}, not those of its manifest; export it again")
+        self._bundle.check_unchanged()
         if opening.verify:
             self._prove()
 

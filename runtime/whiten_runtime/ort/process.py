@@ -1,6 +1,7 @@
-"""Contain every effect of this package on the whole process: environment, hooks, signals."""
+"""Contain every effect of this package on the whole process: environment, hooks, signals, limits of modules."""
 
 import atexit
+import csv
 import io
 import os
 import signal
@@ -9,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from types import FrameType, TracebackType
+from typing import IO
 from weakref import WeakSet
 
 
@@ -41,6 +43,11 @@ def quiet_stdout() -> Iterator[None]:
     """Discard everything that the block prints on stdout, which is reserved for results."""
     with redirect_stdout(io.StringIO()):
         yield
+
+
+def is_terminal(stream: IO[str] | None) -> bool:
+    """Return whether a standard stream is a terminal; None, as where it was closed, is none."""
+    return stream is not None and stream.isatty()
 
 
 def unwind_on_sigterm() -> None:
@@ -95,3 +102,28 @@ def _renew_locks() -> None:
 
 
 after_fork_in_child(_renew_locks)
+
+
+class _LongFields:
+    """Lets csv read fields of any length while a `with` block of any thread runs."""
+
+    def __init__(self) -> None:
+        self._lock, self._blocks, self._limit = ForkSafeLock(), 0, 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._blocks == 0:
+                self._limit = csv.field_size_limit(2**31 - 1)  # the most that it accepts on every platform
+            self._blocks += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if self._blocks == 0:
+                csv.field_size_limit(self._limit)
+
+
+long_fields = _LongFields()
+"""Block in which csv reads fields of any length; else the process's limit holds, of 131,072 characters by default."""

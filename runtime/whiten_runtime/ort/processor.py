@@ -108,26 +108,32 @@ def _affinity() -> int:
 
 def _cgroup_quota(root: Path) -> float | None:
     """Return the CPUs allowed by the tightest cgroup (v2 or v1) on the path to this process, or None for no limit."""
+    quotas = [_quota_v2(group) if version == 2 else _quota_v1(group) for group, version in cgroups(root, "cpu")]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def cgroups(root: Path, controller: str) -> list[tuple[Path, int]]:
+    """Return the folders of the cgroups on the path to this process, and their version: 1 or 2."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return None
-    quotas = []
+        return []
+    groups = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            mount, read = root / "sys/fs/cgroup", _quota_v2
-        elif "cpu" in controllers.split(","):
-            mount, read = root / "sys/fs/cgroup/cpu", _quota_v1
+            mount, version = root / "sys/fs/cgroup", 2
+        elif controller in controllers.split(","):
+            mount, version = root / "sys/fs/cgroup" / controller, 1
         else:
             continue
         group = mount / path.lstrip("/")
         while True:
-            quotas.append(read(group))
+            groups.append((group, version))
             if group == mount or mount not in group.parents:
                 break
             group = group.parent
-    return min((quota for quota in quotas if quota is not None), default=None)
+    return groups
 
 
 def _quota_v2(group: Path) -> float | None:

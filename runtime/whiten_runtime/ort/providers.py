@@ -2,8 +2,9 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from whiten_runtime.errors import MissingPackageError, ProviderError, UsageError, WhitenError
@@ -105,6 +106,20 @@ def provider_options(provider: Provider) -> dict[str, Any]:
     return {} if isinstance(provider, str) else dict(provider[1])
 
 
+@contextmanager
+def telemetry_off() -> Iterator[None]:
+    """Set the variable that keeps telemetry off until the block ends, unless onnxruntime was imported before.
+
+    C reads the environment without a lock: a program that imports onnxruntime in a thread sets the variable before it
+    starts threads, which read it.
+    """
+    if "onnxruntime" in sys.modules:
+        yield
+        return
+    with environment(_TELEMETRY_OFF, "1"):
+        yield
+
+
 def import_onnxruntime() -> Any:
     """Import onnxruntime with its telemetry off.
 
@@ -112,7 +127,7 @@ def import_onnxruntime() -> Any:
     from a thread that also keeps forked children from exiting.
     """
     try:
-        with environment(_TELEMETRY_OFF, "1"):
+        with telemetry_off():
             import onnxruntime
     except ImportError as error:
         raise MissingPackageError(

@@ -108,6 +108,9 @@ EmbedLayerNormalization, which computes mean and variance in float16 and waits f
 _ONNX_ALONE = ("session.load_model_format", "ONNX")
 """Setting without which content that begins like onnxruntime's own format is read as that, unseen by `scan_graph`."""
 
+_READS_BESIDE = (1, 21)
+"""First version of onnxruntime that reads the external data of a graph that comes as its content."""
+
 _SPIN_DURING_RUNS = ("session.force_spinning_stop", "1")
 _NEVER_SPIN = ("session.intra_op.allow_spinning", "0")
 
@@ -140,6 +143,8 @@ class SessionOptions:
     # take the exact kernel for products of uint8 and int8 where the fast one may saturate, on x86 without VNNI; for
     # weights of which pairs may be too large
     exact_int8: bool = False
+    # bytes that texts of more than 512 tokens may take at a time on CPUs; None for `memory.default_budget`
+    memory_limit: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "providers", checked_providers(self.providers))
@@ -157,8 +162,13 @@ class SessionOptions:
         return [provider_name(provider) for provider in self.providers] == [CPU_PROVIDER]
 
 
-def create_session(graph: Path | bytes, options: SessionOptions, threads: int | None = None) -> Any:
-    """Create an `onnxruntime.InferenceSession` of a graph, by path or content, on exactly the providers asked for."""
+def create_session(
+    graph: Path | bytes, options: SessionOptions, threads: int | None = None, weights: Path | None = None
+) -> Any:
+    """Create an `onnxruntime.InferenceSession` of a graph, by path or content, on exactly the providers asked for.
+
+    `weights` is the folder of the external data of a graph that comes as its content.
+    """
     ort = import_onnxruntime()
     check_available(options.providers, ort.get_available_providers(), installed_packages)
     preload_libraries(ort, options.providers)
@@ -175,6 +185,10 @@ def create_session(graph: Path | bytes, options: SessionOptions, threads: int | 
         settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, and slower
     for key, setting in (RECORD, _ONNX_ALONE):
         settings.add_session_config_entry(key, setting)
+    if weights is not None:
+        if tuple(map(int, ort.__version__.split(".")[:2])) < _READS_BESIDE:
+            raise ProviderError(f"onnxruntime {ort.__version__} reads no weights beside an edited graph; install 1.21")
+        settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
     try:
         session = ort.InferenceSession(
             graph if isinstance(graph, bytes) else str(graph),

@@ -34,7 +34,7 @@ from whiten_scale.workers import Work
     required=True,
     metavar="DIR|FILE",
     help="Texts: folders, files, patterns. Patterns have a *, as in texts/*.csv. Files of .txt, .jsonl, .csv, .tsv "
-    "(.gz) and .parquet, on disks, s3:// and whatever fsspec knows. Repeatable.",
+    "(each also .gz, .zst, .bz2 or .xz) and .parquet, on disks, s3:// and whatever fsspec knows. Repeatable.",
 )
 @option("--column", metavar="COLUMN", help="Column or key of the text in --input.")
 @option("--id", "id_column", metavar="COLUMN", help="Column of the ids. [default: file and row]")

@@ -1,5 +1,6 @@
 """Make the ASGI application: routes, errors, and what is logged and counted of each request."""
 
+import asyncio
 import logging
 import sys
 import time
@@ -51,7 +52,8 @@ async def ready(service: Service, request: Request, call: Call) -> Response:
 
 
 async def metrics(service: Service, request: Request, call: Call) -> Response:
-    return Response(service.metrics.page(), headers={"content-type": service.metrics.content_type})
+    page = await asyncio.to_thread(service.metrics.page)
+    return Response(page, headers={"content-type": service.metrics.content_type})
 
 
 async def about(service: Service, request: Request, call: Call) -> Response:

@@ -44,6 +44,7 @@ class Call:
     dialect: Dialect  # of its errors
     deadline: float = math.inf
     client: str = ""  # name of its key
+    key: str = ""  # by which clients take turns: that name, or the hash of a key without one
     model: str = ""
     texts: int = 0
     tokens: int = 0
@@ -56,6 +57,7 @@ class Call:
     received: bool = False  # whether its body was read
     reserved: int = 0  # bytes of the budget
     work: asyncio.Future[Any] | None = None  # what a thread does with its texts, whoever waits for it
+    ended: bool = False  # it was answered, or its caller has gone: threads need not go on with it
 
     @classmethod
     def of(cls, scope: Scope, route: str = "unknown", dialect: Dialect = "openai") -> "Call":
@@ -65,8 +67,8 @@ class Call:
         name = own.decode("ascii") if _ID.fullmatch(own) else f"{_PREFIX}-{next(_NUMBERS):x}"
         return cls(headers, name, time.monotonic(), route, dialect)
 
-    async def outlived(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what work gives that goes on in a thread when the request is cancelled, and holds its memory."""
+    async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await work. If the request is cancelled meanwhile, its thread goes on, and holds its bytes until it ends."""
         if not self.reserved:
             return await work
         self.work = asyncio.ensure_future(work)
@@ -80,10 +82,10 @@ class Call:
 
 
 class Budget:
-    """Bounds the requests that are worked on, and the memory of their bodies and of what is decoded of these.
+    """Bounds the requests that are worked on, and the memory of their bodies, decoded texts and answers.
 
-    Small bodies are not counted: the server holds so much of each before anybody asks, and they are to be answered
-    whatever others send. A body that is alone is taken whatever its size.
+    Bodies and answers below 64 kB are free: small requests must be answered whatever others send. If nothing else is
+    reserved, one request of any size is accepted. An answer counts until the client has taken it.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -102,13 +104,14 @@ class Budget:
         if total <= SMALL or more <= 0:
             return
         if self.bytes > call.reserved and self.bytes + more > self._most_bytes:
-            self._refuse("bytes", f"their bodies take {self.bytes} bytes of memory (limit {self._most_bytes})")
+            self._refuse("bytes", f"bodies and answers take {self.bytes} bytes of memory (limit {self._most_bytes})")
         self.bytes += more
         call.reserved = total
 
     def end(self, call: Call) -> None:
         """Forget a request, and what it has reserved once no thread works on it."""
         self.requests -= 1
+        call.ended = True
         if call.work is None or call.work.done():
             self.bytes -= call.reserved
         else:

@@ -1,16 +1,12 @@
 """Answer what goes wrong: the status, words and headers of each kind of error, in each dialect."""
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
-from whiten_runtime.errors import NoVectorError, TextError, TooLongError, UsageError, WhitenError
-from whiten_serving.requests import DeadlineExceededError, OverloadedError
+from whiten_runtime.errors import ClosedError, NoVectorError, TextError, TooLongError, UsageError
+from whiten_serving.requests import DeadlineExceededError, OverloadedError, TooManyTokensError
 
 Dialect = Literal["openai", "tei", "ollama"]
-
-_RANGES = re.compile(r"pass ranges, float32 \[2, \d+\], or ")
-"""Remedy of the library that requests do not have."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +40,7 @@ PROBLEMS = {
     "context_length_exceeded": Problem(400, _INVALID, "Tokenizer", 422, retry=False),
     "too_many_texts": Problem(413, _INVALID, "Validation", retry=False),
     "text_too_long": Problem(413, _INVALID, "Validation", retry=False),
+    "too_many_tokens": Problem(413, _INVALID, "Validation", retry=False),
     "body_too_large": Problem(413, _INVALID, "Validation", retry=False, close=True),
     "unsupported_encoding": Problem(415, _INVALID, "Validation", retry=False, close=True),
     "no_vector": Problem(400, _INVALID, "Backend", 422, retry=False),
@@ -53,7 +50,7 @@ PROBLEMS = {
     "method_not_allowed": Problem(405, _INVALID, "Validation", retry=False, close=True),
     "queue_full": Problem(429, "overloaded_error", "Overloaded"),
     "draining": Problem(503, "service_unavailable", "Unhealthy", close=True),
-    "deadline": Problem(504, "timeout_error", "Backend"),
+    "deadline": Problem(504, "timeout_error", "Backend", retry=False),
     "engine": Problem(500, "server_error", "Backend", 424),
 }
 """Every error by its code."""
@@ -97,10 +94,7 @@ def of_request(error: Exception) -> ApiError:
     if isinstance(error, TextError):
         return ApiError("invalid_type", str(error), "input")
     if isinstance(error, UsageError):
-        message = _RANGES.sub("", str(error))
-        if "truncate_dim" in message:
-            return ApiError("dimensions", message.replace("truncate_dim", "dimensions"), "dimensions")
-        return ApiError("unsupported_value", message)
+        return ApiError("unsupported_value", str(error))
     return of_answer(error)
 
 
@@ -110,15 +104,15 @@ def of_answer(error: Exception) -> ApiError:
         seconds = min(max(error.retry_after, 0.05), 600.0)
         headers = {"retry-after": f"{max(round(seconds), 1)}", "retry-after-ms": f"{round(seconds * 1000)}"}
         return ApiError("queue_full", str(error), None, headers)
+    if isinstance(error, TooManyTokensError):
+        return ApiError("too_many_tokens", str(error), "input")
     if isinstance(error, DeadlineExceededError):
         return ApiError("deadline", f"{error}; send fewer texts at once, or try again later")
     if isinstance(error, NoVectorError):  # of one text, whatever others are sent with it
         return ApiError("no_vector", str(error), f"input[{error.index}]")
-    if isinstance(error, WhitenError) and "closed" in str(error):
+    if isinstance(error, ClosedError):
         return draining("the server is about to stop; try again")
-    text = " ".join(str(error).split()) or type(error).__name__
-    shown = text if len(text) <= 200 else text[:197] + "..."
-    return ApiError("engine", f"the model failed on this request ({shown}); the server's log may say more")
+    return ApiError("engine", "the model failed on this request; the server's log says more, by its x-request-id")
 
 
 def draining(message: str) -> ApiError:

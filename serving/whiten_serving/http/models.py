@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from hashlib import sha256
 
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.opened.encoder import Encoder
@@ -23,17 +22,18 @@ class ServedModel:
     parity: float | None = None  # worst cosine with the reference's vectors on this machine; None if not measured
     owns: bool = False  # whether the encoder is closed with it
     opened: datetime = field(default_factory=lambda: datetime.now(UTC))
-    digest: str = ""  # SHA-256 of the manifest, which has the hashes of all files of the bundle
     uses: int = 0  # requests that use it now
     retired: bool = False  # another one took its place; it is closed when its last request has ended
-
-    def __post_init__(self) -> None:
-        self.digest = sha256(self.manifest.to_json()).hexdigest()
 
     @property
     def encoder(self) -> Encoder:
         """Return the encoder itself."""
         return self.queue.encoder
+
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 of the manifest, which has the hashes of all files of the bundle, in hexadecimal."""
+        return self.encoder.bundle_sha256
 
     @property
     def manifest(self) -> Manifest:

@@ -56,13 +56,13 @@ async def embed(service: Service, request: Request, call: Call) -> Response:
     asked = await service.parsed(request, call, _EMBED)
     served = service.models.get(asked.model)
     with service.models.using(served):
-        texts = await service.inputs.texts(asked.input, served.encoder, "input")
+        texts = await service.inputs.texts(call, asked.input, served.encoder, "input")
         context, dimensions = _context(asked.options), asked.dimensions or None
         wanted = Wanted(texts=texts, dimensions=dimensions, truncate=asked.truncate, context=context)
         vectors = await service.embed(call, served, wanted, normalize=True)
     took = round((time.monotonic() - call.begun) * 1e9)
     end = b',"total_duration":%d,"load_duration":0,"prompt_eval_count":%d}' % (took, call.tokens)
-    return answer(b'{"model":%s,"embeddings":%s%s' % (json_of(served.name), await rows_of(vectors), end))
+    return answer(b'{"model":%s,"embeddings":' % json_of(served.name), *await rows_of(vectors), end)
 
 
 async def embeddings(service: Service, request: Request, call: Call) -> Response:

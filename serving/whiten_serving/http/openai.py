@@ -39,13 +39,13 @@ async def embeddings(service: Service, request: Request, call: Call) -> Response
     asked = await service.parsed(request, call, _DECODER)
     served = service.models.get(request.path_params.get("deployment") or asked.model)
     with service.models.using(served):
-        texts = await service.inputs.texts(asked.input, served.encoder, "input")
+        texts = await service.inputs.texts(call, asked.input, served.encoder, "input")
         if not texts:
             raise ApiError("empty_input", "input is an empty list; send at least one text", "input")
         vectors = await service.embed(call, served, _wanted(asked, texts), normalize=False)
     rows = await rows_of(vectors, _encoded if asked.encoding_format == "base64" else _plain)
     end = b',"model":%s,"usage":{"prompt_tokens":%d,"total_tokens":%d}}'
-    return answer(b'{"object":"list","data":' + rows + end % (json_of(served.name), call.tokens, call.tokens))
+    return answer(b'{"object":"list","data":', *rows, end % (json_of(served.name), call.tokens, call.tokens))
 
 
 def _wanted(asked: EmbeddingsRequest, texts: list[str]) -> Wanted:

@@ -1,5 +1,9 @@
-"""Speak HTTP/1.1 as uvicorn does, but read bodies behind offers of an upgrade, bound heads, and write answers whole."""
+"""Speak HTTP/1.1 as uvicorn does, but read bodies behind offers of an upgrade, bound heads, and write answers whole.
 
+A client that takes nothing of its answer for some time is cut off.
+"""
+
+import asyncio
 from typing import Any
 
 import httptools
@@ -7,6 +11,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _MOST = 65_536
 """Bytes at most that may come one after another without the end of a head and without a byte of a body."""
+
+_WHOLE = 32_768
+"""Bytes that are written at once, and not with others of the same turn of the event loop."""
+
+STALLED = 30.0
+"""Seconds after which a client that takes nothing of its answer is cut off."""
 
 
 class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
@@ -17,9 +27,39 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
         self.parser = _Parser(self)
         self.pending = 0
         self.in_head = True
+        self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
+        transport.set_write_buffer_limits(0)  # so that `pause_writing` tells of every answer that is not taken at once
         super().connection_made(_WholeWrites(transport, self.loop))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_watching()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        self._stop_watching()
+        super().resume_writing()
+
+    def _watch(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(STALLED, self._look, left)
+
+    def _look(self, left: int) -> None:
+        """Cut the client off if it has taken nothing of the bytes that were left."""
+        if self.transport.get_write_buffer_size() < left:
+            self._watch()
+        else:
+            self.transport.abort()
+
+    def _stop_watching(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def on_message_begin(self) -> None:
         self.in_head = True
@@ -60,6 +100,8 @@ class _WholeWrites:
         if not self._parts:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
+        if len(data) > _WHOLE:
+            self._flush()
 
     def close(self) -> None:
         self._flush()

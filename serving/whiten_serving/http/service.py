@@ -1,11 +1,10 @@
 """Hold what routes need, and compute the vectors that a request asks for."""
 
 import asyncio
-import hmac
 import sys
 import time
 from binascii import b2a_base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal, TypeVar
@@ -15,10 +14,11 @@ import orjson
 from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from whiten_runtime.bundle.records import Side, VectorPrecision
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts
+from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts, leading_width
 from whiten_serving.http.calls import Budget, Call
 from whiten_serving.http.errors import ApiError, Dialect, of_answer, of_request
 from whiten_serving.http.inputs import Inputs, decoded_bytes, parsed_body, read_body
@@ -30,8 +30,15 @@ T = TypeVar("T")
 
 Task = Literal["query", "document"]
 
-_AT_ONCE = 32_768
+_NUMBERS_PER_TURN = 32_768
 """Numbers that are written as JSON before other requests have their turn: about a millisecond."""
+
+
+_NUMBER = 17
+"""Bytes that a number of an answer takes, about: 4 of the vector, 13 as JSON."""
+
+_PIECE = 65_536
+"""Bytes of an answer that are sent at once: more follow when the client has taken them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +84,7 @@ class Service:
     def admit(self, endpoint: Endpoint, call: Call) -> None:
         """Check all that can be checked before the body is read."""
         if self._keys and not endpoint.open:
-            call.client = self._client(call.headers)
+            call.client, call.key = self._client(call.headers)
         timeout, asked = self.settings.timeout, call.headers.get(b"x-timeout-ms")
         if asked is not None:
             if not asked.isdigit() or len(asked) > 12:
@@ -88,26 +95,29 @@ class Service:
         if endpoint.method == "POST":
             self.budget.check_room()
             if endpoint.queues:
-                self.models.scheduler.check_room()
+                self.models.scheduler.check_room(call.key)
 
     def take_keys(self, keys: tuple[str, ...] | dict[str, str]) -> None:
         """Take keys, which may have their clients' names, in place of those before; none lets everybody in."""
         named = keys if isinstance(keys, dict) else dict.fromkeys(keys, "")
-        self._keys = [(sha256(key.encode()).digest(), name) for key, name in named.items()]
+        self._keys = {sha256(key.encode()).hexdigest(): name for key, name in named.items()}
 
-    def _client(self, headers: dict[bytes, bytes]) -> str:
-        """Return whose `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY` it is, in constant time."""
+    def _client(self, headers: dict[bytes, bytes]) -> tuple[str, str]:
+        """Return the name of whose `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY` it is, and a key.
+
+        Hashes are compared, not keys: how long it takes tells nothing of a key.
+        """
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         bearer = key.strip() if scheme.lower() == b"bearer" else b""
         token = bearer or headers.get(b"x-api-key") or headers.get(b"api-key")
-        digest = sha256(token or b"").digest()
-        names = [name for known, name in self._keys if hmac.compare_digest(digest, known)]
-        if not names:
+        digest = sha256(token or b"").hexdigest()
+        name = self._keys.get(digest)
+        if name is None:
             message = "the request's key is not one of this server; check it"
             if not token:
                 message = "the request has no key; send the header 'Authorization: Bearer KEY'"
             raise ApiError("invalid_api_key", message, None, {"www-authenticate": "Bearer"})
-        return names[0]
+        return name, name or digest
 
     async def parsed(self, request: Request, call: Call, decoder: msgspec.json.Decoder[T]) -> T:
         """Return what the body of a request holds."""
@@ -125,6 +135,14 @@ class Service:
         if wanted.normalize is False and served.manifest.normalize:
             message = "normalize is false, but this model divides its vectors by their norm; leave it out"
             raise ApiError("unsupported_value", message, "normalize")
+        if wanted.dimensions is not None:
+            try:
+                leading_width(served.manifest, wanted.dimensions, "dimensions")
+            except UsageError as error:
+                raise ApiError("dimensions", str(error), "dimensions") from None
+        if wanted.precision in ("int8", "uint8") and not served.queue.has_ranges:
+            message = f"precision is {wanted.precision}, but this model stores no ranges; ask for float32 or binary"
+            raise ApiError("unsupported_value", message, "precision")
         asked = self.settings.normalize if wanted.normalize is None else wanted.normalize
         options = {
             **_prompt(served, wanted),
@@ -135,18 +153,20 @@ class Service:
         }
         if call.remaining <= 0:
             raise ApiError("deadline", "the request timed out before it was computed; raise x-timeout-ms or --timeout")
+        numbers = len(wanted.texts) * (wanted.dimensions or served.manifest.dimension)
+        self.budget.reserve(call, call.reserved + numbers * _NUMBER)
         return await _computed(call, served, wanted, options)
 
 
 async def _computed(call: Call, served: ServedModel, wanted: Wanted, options: dict[str, Any]) -> NDArray[Any]:
     begun = time.monotonic()
     try:
-        request = await call.outlived(served.queue.request_in_loop(wanted.texts, **options))
+        request = await call.shielded(served.queue.request_in_loop(wanted.texts, **options))
     except WhitenError as error:
         raise of_request(error) from error
-    request.deadline = call.deadline
+    request.deadline, request.client = call.deadline, call.key
     call.tokenize_seconds = time.monotonic() - begun
-    call.tokens, call.truncated = request.tokens, request.texts.truncated
+    call.tokens, call.truncated = request.asked_tokens, request.texts.truncated
     if call.truncated and wanted.side not in (None, served.manifest.truncation_side):
         side = served.manifest.truncation_side
         message = f"a text is too long, and this model cuts texts on the {side}; send shorter texts, or leave it out"
@@ -193,9 +213,28 @@ def json_of(value: object) -> bytes:
     return body
 
 
-def answer(body: bytes) -> Response:
-    """Return an answer of JSON."""
-    return Response(body, media_type="application/json")
+class Pieces(Response):  # type: ignore[misc]  # untyped
+    """Answers with a body that is sent piece by piece, as the client takes it."""
+
+    def __init__(self, parts: Sequence[bytes], media_type: str) -> None:
+        super().__init__(headers={"content-length": str(sum(map(len, parts)))}, media_type=media_type)
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer; the last message waits until all pieces are taken."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for part in self._parts:
+            for start in range(0, len(part), _PIECE):
+                body = part[start : start + _PIECE]
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def answer(*parts: bytes, media_type: str = "application/json") -> Response:
+    """Return an answer whose body is in parts."""
+    if sum(map(len, parts)) <= _PIECE:
+        return Response(b"".join(parts), media_type=media_type)
+    return Pieces(parts, media_type)
 
 
 def base64_of(row: NDArray[Any]) -> str:
@@ -205,14 +244,14 @@ def base64_of(row: NDArray[Any]) -> str:
     return b2a_base64(row.tobytes(), newline=False).decode("ascii")
 
 
-async def rows_of(vectors: NDArray[Any], item: Callable[[int, NDArray[Any]], object] | None = None) -> bytes:
-    """Return vectors as a JSON list; other requests have their turn while many are written."""
-    step = max(_AT_ONCE // max(vectors.shape[1], 1), 1)
+async def rows_of(vectors: NDArray[Any], item: Callable[[int, NDArray[Any]], object] | None = None) -> list[bytes]:
+    """Return vectors as the parts of a JSON list; other requests have their turn while many are written."""
+    step = max(_NUMBERS_PER_TURN // max(vectors.shape[1], 1), 1)
     parts: list[bytes] = []
     for start in range(0, len(vectors), step):
         if parts:
             await asyncio.sleep(0)
         some = vectors[start : start + step]
         items = some if item is None else [item(start + place, row) for place, row in enumerate(some)]
-        parts.append(json_of(items)[1:-1])
-    return b"[%s]" % b",".join(parts)
+        parts.append((b"," if parts else b"[") + json_of(items)[1:-1])
+    return [*parts, b"]"] if parts else [b"[]"]

@@ -1,5 +1,6 @@
 """Answer the routes of text-embeddings-inference (TEI), as huggingface_hub and SageMaker ask them."""
 
+import asyncio
 from enum import Enum
 from typing import Annotated, Any
 
@@ -106,11 +107,11 @@ async def root(service: Service, request: Request, call: Call) -> Response:
 async def _embed(service: Service, request: Request, call: Call, asked: EmbedRequest) -> Response:
     served = _model(service, request, asked.model)
     with service.models.using(served):
-        texts = await service.inputs.texts(asked.inputs, served.encoder, "inputs")
+        texts = await service.inputs.texts(call, asked.inputs, served.encoder, "inputs")
         if not texts:
             raise ApiError("empty_input", "inputs is an empty list; send at least one text", "inputs")
         wanted = _wanted(texts, _merged(asked, asked.parameters))
-        return answer(await rows_of(await service.embed(call, served, wanted, normalize=True)))
+        return answer(*await rows_of(await service.embed(call, served, wanted, normalize=True)))
 
 
 async def _similarity(
@@ -126,7 +127,7 @@ async def _similarity(
     served = _model(service, request, asked.model)
     with service.models.using(served):
         vectors = await service.embed(call, served, _wanted(texts, parameters), normalize=True)
-    return answer(json_of(_cosines(vectors)))
+    return answer(json_of(await asyncio.to_thread(_cosines, vectors)))
 
 
 def _cosines(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -179,8 +180,8 @@ async def tokenize(service: Service, request: Request, call: Call) -> Response:
     call.model, call.texts = served.name, len(texts)
     prompt, special = _prompt(served, asked.prompt_name), asked.add_special_tokens
     with service.models.using(served):
-        work = service.inputs.worked(lambda text: _tokens(served, prompt + text, special), texts)
-        rows = await call.outlived(work)
+        work = service.inputs.worked(call, lambda text: _tokens(served, prompt + text, special), texts)
+        rows = await call.shielded(work)
     call.tokens = sum(map(len, rows))
     return answer(json_of(rows))
 

@@ -69,7 +69,7 @@ def found(document: dict, whitening: str) -> dict[tuple[int, ...], float | None]
 
 def unwhitened_mean(bundle: Path, folder: Path, fitted: bool) -> float:
     """Score a bundle's vectors before its whitening, or whitened on each task's own sentences."""
-    embedder = load_unwhitened(bundle)
+    _, embedder = load_unwhitened(bundle)
     means = []
     for task in read_sts(folder, ("STS-B", "STS15")).tasks:
         texts = list(dict.fromkeys(task.texts))

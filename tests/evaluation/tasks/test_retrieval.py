@@ -21,6 +21,7 @@ from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import BundleError
 from whiten_runtime.files.collections import Collection
 from whiten_runtime.inference.vectors import Nearest
+from whiten_whitening.judged import Judged
 
 WHOLE = [Storage("float32", lambda width: 4 * width)]
 
@@ -128,6 +129,22 @@ def test_a_document_that_only_has_the_number_of_a_query_stays() -> None:
     assert collection.own_rows == (None,)
     found = nearest(np.float32([[1, 0]]), [np.eye(2, dtype=np.float32)], WHOLE)[0]
     assert measured(collection, found)["nDCG@10"] == 100
+
+
+def test_a_relevant_document_that_is_not_there_lowers_the_scores() -> None:
+    """BEIR's own evaluation gives pytrec_eval such judgements as they are."""
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    relevant = {"q1": {"d1": 1, "gone": 2}, "q2": {"lost": 1}}
+    collection = Collection("made", {"d1": "a", "d2": "b"}, {"q1": "x", "q2": "y"}, relevant, 0)
+    found = nearest(np.eye(2, dtype=np.float32), [np.eye(2, dtype=np.float32)], WHOLE)[0]
+    run = {"q1": {"d1": 2.0, "d2": 1.0}, "q2": {"d2": 2.0, "d1": 1.0}}
+    wanted = pytrec_eval.RelevanceEvaluator(relevant, {"ndcg_cut.10", "recall.10", "map_cut.100"}).evaluate(run)
+    ours = measured(collection, found)
+    for measure, key in (("nDCG@10", "ndcg_cut_10"), ("R@10", "recall_10"), ("MAP@100", "map_cut_100")):
+        assert ours[measure] == pytest.approx([100 * wanted[query][key] for query in relevant])
+    assert ours["R@10"].tolist() == [50, 0]
+    judged = Judged(np.eye(2), np.eye(2), ({0: 1, -2: 2}, {-1: 1}), (None, None))
+    assert 100 * judged.ndcg_at_10(judged.queries, judged.documents, True) == pytest.approx(ours["nDCG@10"].mean())
 
 
 @given(cuts=st.lists(st.integers(0, 60), max_size=4), cosine=st.booleans())

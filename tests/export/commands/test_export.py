@@ -197,3 +197,22 @@ def test_bundle_with_external_weights_can_be_moved_and_is_verified(
         file.write(b"\x01\x02\x03\x04")
     with pytest.raises(IntegrityError, match="onnx_data"):
         Encoder("moved")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "warned"),
+    [
+        (lambda n: f"A cat number {'abcdefghij'[n % 10]} sits on mat {'klm'[n % 3]}.", "only 30 differ: a whitening"),
+        (lambda n: f"event {n} took {7 * n} ms", "many differ in nothing but numbers, 1 if numbers"),
+    ],
+)
+def test_a_corpus_that_repeats_itself_is_warned_of(
+    folder: Path, checkpoint: Callable[[str], Path], line: Callable[[int], str], warned: str
+) -> None:
+    (folder / "many.txt").write_text("".join(f"{line(n)}\n" for n in range(2000)))
+    options = ("--layers", "0,1", "--whitening", "pca", "--shrinkage", "0.5", "--corpus", "many.txt", "--out", "b")
+    assert f"of the 384 sentences {warned}" in ok("export", checkpoint("bert"), *options).stderr
+    if "30" in warned:
+        error = refused("export", checkpoint("bert"), *options[:4], *options[6:8], "--out", "c")
+        assert "30 sentences cannot whiten 32 dimensions" in error

@@ -94,7 +94,6 @@ def test_details_of_every_entry_have_no_empty_fact(entry: Entry) -> None:
             ],
         ),
         ("angle-llama", ["default prompt A", r'prompt A "Summarize sentence \"{text}\" in one word:\""']),
-        ("jina-v3", ["needs --trust-remote-code"]),
     ],
 )
 def test_details_show_how_a_model_is_published(name: str, lines: list[str]) -> None:

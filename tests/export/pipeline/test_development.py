@@ -91,7 +91,11 @@ def test_export_and_refit_choose_as_the_evaluation_scores(
 ) -> None:
     pytest.importorskip("pytrec_eval")
     corpus = ("--corpus", corpus_file)
+    with (data / "one/qrels/dev.tsv").open("a") as stream:
+        stream.write("q0\tgone\t1\nq99\td001\t1\n")
     result = ok("export", checkpoint("bert"), *corpus, "--dev", data, "--out", tmp_path / "b")
+    assert "one: dev.tsv: judgements of documents that corpus.jsonl does not have: 1, such as 'gone'" in result.stderr
+    assert "one: dev.tsv: judged queries that queries.jsonl does not have: 1, such as 'q99'" in result.stderr
     assert "choosing by search of one: 30 queries, 120 documents, qrels/dev.tsv" in result.stderr
     assert "choosing by search of two: 30 queries, 120 documents, qrels/test.tsv" in result.stderr
     ok("refit", tmp_path / "b", *corpus, "--dev", data / "one", "--out", tmp_path / "c")
@@ -112,6 +116,7 @@ def test_export_and_refit_choose_as_the_evaluation_scores(
             (data / "one/qrels/test.tsv").unlink(missing_ok=True)
         folder = data if name == "b" else data / "one"
         scores = ok("eval", "retrieval", tmp_path / name, "--data", folder, "--split", split, "--json")
+        assert ("such as 'gone'; they count as relevant and are never found" in scores.stderr) == ("one" in collections)
         measured = [one["scores"][0]["measures"]["nDCG@10"] for one in json.loads(scores.stdout)["collections"]]
         assert np.mean(measured) == pytest.approx(100 * best.ndcg_at_10, abs=0.5)
     assert chosen(Encoder(tmp_path / "d").manifest)[0].why in again.stderr
@@ -146,7 +151,6 @@ def test_pairs_in_a_folder_decide_where_nothing_is_searched(
         ("empty", (), "holds no data; wanted a file of pairs with scores, or BEIR's layout"),
         ("two", (), "holds a.csv, b.csv; wanted a file of pairs"),
         ("splits", (), "has no dev.tsv to choose by, and other splits: test, train; add dev.tsv"),
-        ("query", (), "line 32 judges query 'q99'"),
         ("grade", (), "has the grade '0.5'; wanted a whole number"),
         ("", ("--whitening", "pca"), "is for whitening auto to decide by; leave the method out"),
         ("", ("--whitening", "centre"), "is for whitening auto to decide by; leave the method out"),
@@ -165,9 +169,9 @@ def test_bad_data_is_refused_in_one_line(
     judgements = folder / "qrels"
     if change == "splits":
         shutil.copy(judgements / "test.tsv", judgements / "train.tsv")
-    elif change in ("query", "grade"):
+    elif change == "grade":
         with (judgements / "dev.tsv").open("a") as stream:
-            stream.write("q99\td001\t1\n" if change == "query" else "q1\td002\t0.5\n")
+            stream.write("q1\td002\t0.5\n")
     code = 1 if change in ("query", "grade") else 2
     error = refused(
         "refit", make(), "--corpus", corpus_file, "--dev", folder, *options, "--out", tmp_path / "c", code=code

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,8 +14,8 @@ import onnx
 import pytest
 from safetensors.numpy import load_file
 
-from support.bundles import contents, copy_bundle
-from support.cli import ok
+from support.bundles import add_unwhitened_output, contents, copy_bundle
+from support.cli import ok, refused
 from support.corpus import sentences
 from support.families import WIDTH
 from support.hub import Hub
@@ -41,6 +42,30 @@ def test_refit_on_the_same_corpus_equals_the_export(tiny_bundle: Path, corpus_fi
         for got, wanted in zip(*isotropy, strict=True):
             assert got == pytest.approx(wanted, rel=1e-5, abs=1e-5)
         assert new.space == old.space
+
+
+@pytest.mark.parametrize("moment", ["fit_statistics", "fit", "set_head"])
+def test_a_bundle_that_is_replaced_meanwhile_is_refused(
+    moment: str, golden: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its vectors before whitening were those of another network."""
+    from whiten_export.pipeline import refit
+
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    add_unwhitened_output(bundle)
+    function = getattr(refit, moment)
+
+    def replace_after(*arguments: Any, **options: Any) -> Any:
+        result = function(*arguments, **options)
+        bundle.rename(tmp_path / "before")
+        copy_bundle(golden / "bundle-v1-int8", tmp_path)
+        return result
+
+    monkeypatch.setattr(refit, moment, replace_after)
+    out = tmp_path / "out"
+    error = refused("refit", bundle, "--corpus", corpus_file, "--whitening", "pca", "--out", out, code=1)
+    assert "is another bundle than" in error or "replaced or altered since" in error
+    assert not out.exists()
 
 
 @pytest.mark.slow

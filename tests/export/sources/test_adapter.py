@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.numpy import load_file, save_file
 
-from support.checkpoints import change_config, save_adapter, save_checkpoint
+from support.checkpoints import change_config, save_adapter, save_checkpoint, write_json, write_modules
 from support.cli import ok, refused
 from support.corpus import sentences
 from support.families import LAYERS, MAX_LENGTH
@@ -279,3 +279,19 @@ def test_missing_peft_names_the_extra_to_install(
     monkeypatch.setitem(sys.modules, "peft", None)
     error = refused("export", bert_adapter, "--whitening", "none", "--out", tmp_path / "b", code=1)
     assert "from the clone: python -m pip install -c constraints.txt '.[lora]'" in error
+
+
+def test_an_adapter_of_an_embedding_model_names_the_pooling_of_its_base(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    base = shutil.copytree(checkpoint("bert"), tmp_path / "base")
+    adapter = save_adapter(checkpoint("bert"), tmp_path / "adapter", "AutoModel", None)
+    change_config(adapter, base_model_name_or_path=str(base))
+    assert resolve(str(adapter)).notes == ()
+    write_modules(base, "Transformer", "Pooling", "Normalize")
+    write_json(base / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
+    (note,) = resolve(str(adapter)).notes
+    assert note.endswith("make them as that does, pass --layers -1 --pooling cls --whitening none --normalize")
+    write_modules(adapter, "Transformer", "Pooling")
+    write_json(adapter / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
+    assert resolve(str(adapter)).notes == ()

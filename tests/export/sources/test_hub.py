@@ -70,6 +70,14 @@ ROUTES = {
     "document_0_Transformer/model.safetensors.index.json": b"{}",
 }
 PICKLED = {"config.json": b"{}", "pytorch_model.bin": b"weights", "onnx/model.onnx": b"onnx"}
+TRAINED = DENSE | {
+    "checkpoint-500/config.json": b"{}",
+    "checkpoint-500/model.safetensors": b"half trained",
+    "checkpoint-500/1_Pooling/config.json": POOLING,
+    "eval/similarity_results.json": b"{}",
+    "eval/model.safetensors": b"another",
+    "onnx/model.onnx": b"onnx",
+}
 ONNX = {"config.json": b"{}", "onnx/model.onnx": b"onnx", "onnx/model.onnx_data": b"data", "onnx/model_O3.onnx": b"x"}
 REPOSITORIES: Mapping[str, Mapping[str, bytes]] = {
     "some/plain": PLAIN | OTHERS,
@@ -77,6 +85,8 @@ REPOSITORIES: Mapping[str, Mapping[str, bytes]] = {
     "some/folder": IN_FOLDER | {"0_Transformer/tf_model.h5": b"tensorflow"},
     "some/routes": ROUTES,
     "some/pickled": PICKLED,
+    "some/trained": TRAINED,
+    "some/halves": PLAIN | {"checkpoint-500/config.json": b"{}", "checkpoint-500/model.safetensors": b"half trained"},
     "some/onnx": ONNX,
     "some/empty": {"config.json": b"{}", "README.md": b""},
     "some/weights": {"model.safetensors": b"weights"},
@@ -99,6 +109,8 @@ def hub(hub: Hub) -> Hub:
         ("folder", False, set(IN_FOLDER)),
         ("routes", False, set(ROUTES)),
         ("pickled", False, {"config.json", "pytorch_model.bin"}),
+        ("trained", False, set(DENSE) - {"2_Dense/pytorch_model.bin"}),
+        ("halves", False, set(PLAIN)),
         ("onnx", False, {"config.json", "onnx/model.onnx", "onnx/model.onnx_data"}),
     ],
 )
@@ -228,5 +240,5 @@ def test_other_names_are_not_looked_for_in_the_cache(cache: Cache) -> None:
     cache("some/bert-base-uncased", PLAIN)
     cache("model", PLAIN)
     for name in ("bert-base", "some/model"):
-        with pytest.raises(WhitenError, match="is not in the local cache and the hub is out of reach"):
+        with pytest.raises(WhitenError, match="is not in the local cache and HF_HUB_OFFLINE is set"):
             resolve(name)

@@ -156,7 +156,7 @@ def test_a_relative_base_is_looked_for_here_and_then_beside_the_adapter(adapter:
         ("/home/someone/bert-base", "is no directory here or beside the adapter, and no hub id; correct it there"),
         ("./own-bose", "is no directory here or beside the adapter, and no hub id; correct it there"),
         ("models/a/bert-base", "is no directory here or beside the adapter, and no hub id; correct it there"),
-        ("models/bert-base", "cannot be had: 'models/bert-base' is not in the local cache and the hub is out of reach"),
+        ("models/bert-base", "cannot be had: 'models/bert-base' is not in the local cache and HF_HUB_OFFLINE is set"),
     ],
 )
 def test_a_base_that_is_gone_is_told_with_the_key_to_correct(adapter: Path, base: str, reason: str) -> None:

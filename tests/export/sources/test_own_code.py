@@ -12,7 +12,8 @@ import pytest
 import transformers
 
 from support.checkpoints import change_config, save_adapter, write_json
-from support.cli import ok
+from support.cli import ok, refused
+from support.hub import Hub, commit_of
 from whiten import Encoder
 from whiten_export.sources.describe.checkpoint import Checkpoint, resolve
 from whiten_export.sources.describe.own_code import ignored_code
@@ -64,7 +65,8 @@ def test_a_network_in_place_of_its_own_code_is_told(
     monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert warnings_of(folder, *TO_NONE, "--trust-remote-code", "--out", tmp_path / "with") == []
-    assert "own code" not in ok("info", tmp_path / "with").stdout
+    assert "own code    run: modeling_own.py" in ok("info", tmp_path / "with").stdout
+    assert "run: `modeling_own.py`" in (tmp_path / "with" / "README.md").read_text("utf-8")
     vectors = []
     for name in ("stock", "without", "with"):
         with Encoder(tmp_path / name) as encoder:
@@ -99,13 +101,6 @@ def test_code_that_a_vector_depends_on_is_named(folder: Path, name: str, auto_ma
     assert ignored_code(known) == ()
 
 
-def test_code_is_named_for_models_of_the_catalogue_that_need_it(folder: Path) -> None:
-    add(folder, "config.json", {"AutoModel": "own.Model"})
-    entry = find("bert-base")
-    assert entry is not None
-    assert ignored_code(replace(resolve(str(folder)), entry=replace(entry, remote_code=True))) == ("own.py",)
-
-
 def test_a_tokenizer_in_place_of_own_code_gives_the_ids_of_transformers_class(folder: Path) -> None:
     """Which is why it is told: the code may give others."""
     stock = load_tokenizer(resolve(str(folder)), trust_remote_code=False)
@@ -138,3 +133,70 @@ def test_only_the_tokenizer_of_an_onnx_encoder_could_have_code(tmp_path: Path) -
     assert ignored_code(found) == ()
     add(tmp_path, "tokenizer_config.json", {"AutoTokenizer": [None, "own.Tokenizer"]})
     assert ignored_code(found) == ("own.py",)
+
+
+OTHER = "some/implementation"
+
+
+@pytest.fixture
+def of_another(checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose code for the network is in another repository, as that of nomic, GTE and jina v2 is."""
+    folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "tiny"))
+    add(folder, "config.json", {"AutoModel": f"{OTHER}--modeling_own.OwnModel"})
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return folder
+
+
+def serve_code(hub: Hub) -> str:
+    """Put the code into the hub, in two files, and return its commit."""
+    code = OWN.replace("from transformers import BertModel", "from .base import BertModel")
+    hub.repositories[OTHER] = {
+        "modeling_own.py": code.encode(),
+        "base.py": b"from transformers import BertModel",
+        "model.safetensors": b"not wanted",
+    }
+    return commit_of(hub.repositories[OTHER])
+
+
+@pytest.mark.slow
+def test_code_of_another_repository_is_downloaded_run_and_recorded(hub: Hub, of_another: Path, tmp_path: Path) -> None:
+    commit = serve_code(hub)
+    ok("export", of_another, *TO_NONE, "--trust-remote-code", "--out", tmp_path / "with")
+    assert sorted(hub.fetched) == ["base.py", "modeling_own.py"]
+    files = f"{OTHER}@{commit}/modeling_own.py"
+    assert f"own code    run: {files}" in ok("info", tmp_path / "with").stdout
+    ok("export", of_another, *TO_NONE, "--out", tmp_path / "without")
+    assert "own code    not run: some/implementation--modeling_own.py" in ok("info", tmp_path / "without").stdout
+    with Encoder(tmp_path / "with") as ran, Encoder(tmp_path / "without") as stock:
+        np.testing.assert_allclose(ran.encode(["the cat"]), stock.encode(["the cat"])[:, ::-1], atol=1e-5)
+
+
+def test_the_commit_of_another_repository_is_that_of_today(hub: Hub, of_another: Path) -> None:
+    commit = serve_code(hub)
+    assert resolve(str(of_another), remote_code=True).code == {OTHER: commit}
+    assert resolve(str(of_another)).code == {}
+    hub.repositories[OTHER] |= {"more.py": b""}
+    assert (
+        resolve(str(of_another), remote_code=True).code
+        == {OTHER: commit_of(hub.repositories[OTHER])}
+        != {OTHER: commit}
+    )
+
+
+def test_code_of_another_repository_that_cannot_be_had_is_named(of_another: Path, snapshot: object) -> None:
+    error = refused("export", of_another, *TO_NONE, "--trust-remote-code", code=1)
+    assert "the code of" in error
+    assert f"is in the repository '{OTHER}', which is not in the local cache, and the hub is out of reach" in error
+
+
+@pytest.mark.parametrize("changes", [{"model_type": "new"}, {"num_hidden_layers": 5}, {"num_hidden_layers": 3}])
+def test_a_model_that_needs_its_code_names_the_repository_and_the_flag(of_another: Path, changes: object) -> None:
+    """Its type is unknown; weights are missing; weights are left over."""
+    content = json.loads((of_another / "config.json").read_text())
+    write_json(of_another / "config.json", content | changes)  # type: ignore[operator]
+    error = refused(
+        "export", of_another, "--layers", "1", "--whitening", "none", code=2 if "model_type" in changes else 1
+    )  # type: ignore[operator]
+    assert "comes with Python code of its own (in the repository some/implementation)" in error
+    assert "allow it with --trust-remote-code" in error

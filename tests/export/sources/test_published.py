@@ -161,7 +161,8 @@ def test_prompts_and_similarity_are_read(root: Path) -> None:
 @pytest.mark.parametrize("name", [TRANSFORMER, "sentence_xlm-roberta_config.json"])
 def test_length_and_casing_are_read_whatever_the_file_is_called(root: Path, name: str) -> None:
     harmless = {
-        **{"model_args": {"attn_implementation": "sdpa"}, "tokenizer_args": {}, "config_kwargs": None},
+        **{"model_args": {"attn_implementation": "sdpa", "device_map": "auto"}, "config_kwargs": None},
+        **{"tokenizer_args": {"padding_side": "left", "model_max_length": 128}},
         **{"transformer_task": "feature-extraction", "module_output_name": "token_embeddings", "unpad_inputs": True},
         **{"modality_config": {"text": STATES, "image": {"method": "get_image_features"}}, "query_length": None},
     }
@@ -196,6 +197,8 @@ POOLING, DENSE, NORM = "1_Pooling/config.json", "2_Dense/config.json", "3_Normal
         *((SETTINGS, {"truncate_dim": value}, "truncate_dim is") for value in (0, "many", 2.5, True)),
         (TRANSFORMER, {"model_args": {"rope_scaling": 2}}, "model_args sets rope_scaling"),
         (TRANSFORMER, {"tokenizer_args": {"do_lower_case": True}}, "tokenizer_args sets do_lower_case"),
+        (TRANSFORMER, {"tokenizer_args": {"model_max_length": 64}}, "tokenizer_args sets model_max_length"),
+        (TRANSFORMER, {"tokenizer_args": {"truncation_side": "left"}}, "tokenizer_args sets truncation_side"),
         (TRANSFORMER, {"config_kwargs": {"is_causal": False}}, "config_kwargs sets is_causal"),
         (TRANSFORMER, {"model_args": 7}, "model_args is 7"),
         (TRANSFORMER, {"transformer_task": "fill-mask"}, "transformer_task is 'fill-mask'"),

@@ -64,6 +64,21 @@ def test_vectors_of_a_file_with_a_byte_order_mark_are_its_own(tmp_path: Path) ->
         np.testing.assert_allclose(encoder.encode(["cat", "dog"]), VECTORS[:2], rtol=1e-6)
 
 
+@pytest.mark.parametrize("separator", ["\t", "first", " "])
+def test_tabs_separate_as_blanks_do(separator: str, tmp_path: Path) -> None:
+    """word TAB 1 TAB 2; word TAB 1 blank 2; with and without a header."""
+    lines = BODY.splitlines()
+    if separator == "\t":
+        lines = [line.replace(" ", "\t") for line in lines]
+    elif separator != " ":
+        lines = [line.replace(" ", "\t", 1) for line in lines]
+    for header in ("", "3 4\n", "3\t4\n"):
+        (tmp_path / "a.txt").write_text(header + "\n".join(lines) + "\t\n")
+        read = read_words(tmp_path / "a.txt")
+        assert read.words == tuple(line.split()[0] for line in BODY.splitlines())
+        np.testing.assert_allclose(read.vectors, VECTORS, rtol=1e-6)
+
+
 MANY = "".join(f"word{number} 1 2 3 4\n" for number in range(300))
 
 
@@ -75,7 +90,8 @@ MANY = "".join(f"word{number} 1 2 3 4\n" for number in range(300))
         ("the 1 2\nof 3\n", "the number of values is 2 in line 1 and 1 in line 2; wanted as many in each"),
         ("the 1 nan\n", "line 1 is not a word"),
         ("the\n", "line 1 is not a word"),
-        ("the\t1 2\n", "line 1 is not a word"),
+        ("the\t1 x\n", "line 1 is not a word"),
+        ("the\t\t1 2\n", "line 1 is not a word"),
         ("the 2,5 1,5\n", "line 1 is not a word with 2 numbers"),
         ("", "holds no word"),
         ("3 4\n", "holds no word"),

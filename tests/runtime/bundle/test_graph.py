@@ -19,7 +19,7 @@ STANDARD = {schema.name for schema in onnx.defs.get_all_schemas() if schema.doma
 NEWER = {"LinearAttention", "CausalConvWithState", "CumProd", "BitCast", "SwiGLU", "Swish", "TensorScatter"}
 """Operators that older versions of the onnx package do not know."""
 
-CONTROL = {"If", "Loop", "Scan", "SequenceMap"}
+ENDLESS = {"Loop", "SequenceMap"}
 RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 OTHER_TYPES = {
     *("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer", "ImageDecoder"),
@@ -40,9 +40,9 @@ def test_listed_operators_are_of_the_standard() -> None:
     assert WRITTEN | HARMLESS <= STANDARD | NEWER
 
 
-def test_control_flow_random_numbers_and_other_types_are_on_no_list() -> None:
+def test_loops_random_numbers_and_other_types_are_on_no_list() -> None:
     for allowed in ALLOWED.values():
-        assert not {name for _, name in allowed} & (CONTROL | RANDOM | OTHER_TYPES)
+        assert not {name for _, name in allowed} & (ENDLESS | RANDOM | OTHER_TYPES)
 
 
 @pytest.mark.parametrize("operator", sorted(STANDARD - WRITTEN - HARMLESS))
@@ -76,6 +76,19 @@ def subgraph(model: onnx.ModelProto) -> None:
     attribute.g.node.add(op_type="Identity")
 
 
+def nested(*operators: str) -> Callable[[onnx.ModelProto], None]:
+    """Return a change that adds a node with a graph inside, in which there is the next one, and so on."""
+
+    def change(model: onnx.ModelProto) -> None:
+        graph = model.graph
+        for operator in operators:
+            node = graph.node.add(op_type=operator, output=["z"])
+            graph = node.attribute.add(name="body", type=onnx.AttributeProto.GRAPH).g
+        graph.node.add(op_type="Identity", input=["x"], output=["y"])
+
+    return change
+
+
 def subgraphs(model: onnx.ModelProto) -> None:
     attribute = model.graph.node[0].attribute.add(name="body", type=onnx.AttributeProto.GRAPHS)
     attribute.graphs.add().node.add(op_type="Identity")
@@ -84,8 +97,13 @@ def subgraphs(model: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (subgraph, "a graph inside a node"),
-        (subgraphs, "a graph inside a node"),
+        (subgraph, "a graph inside [A-Z][A-Za-z]+"),
+        (subgraphs, "a list of graphs inside a node"),
+        (nested("Identity"), "a graph inside Identity"),
+        (nested("Scan", "Scan"), "a graph inside Scan inside Scan"),
+        (nested("Scan", "If"), "a graph inside Scan inside If"),
+        (nested("If", "If"), "a graph inside If inside If"),
+        (nested("If", "Scan", "Scan"), "a graph inside If inside Scan inside Scan"),
         (lambda model: model.functions.add(name="f", domain="x"), "a model-local function"),
         (lambda model: model.training_info.add(), "training information"),
         (lambda model: model.graph.sparse_initializer.add(), "sparse weights"),
@@ -98,6 +116,14 @@ def test_parts_that_no_export_writes_are_refused(
 ) -> None:
     edit_graph(bundle, change)
     refused(bundle, f"has {what}.*, which a bundle may not have")
+
+
+@pytest.mark.parametrize("operators", [("If",), ("Scan",), ("If", "Scan")])
+def test_graphs_inside_if_and_scan_are_allowed_and_scanned(bundle: Path, operators: tuple[str, ...]) -> None:
+    edit_graph(bundle, nested(*operators))
+    assert open_bundle(bundle).manifest.target == "cpu"
+    edit_graph(bundle, nested(*operators, "Loop"))
+    refused(bundle, "operator Loop, which a bundle for cpu may not use")
 
 
 def test_dropout_is_allowed_where_it_does_nothing(bundle: Path) -> None:
@@ -147,6 +173,7 @@ def test_subgraphs_are_scanned(tmp_path: Path) -> None:
     scan = scan_graph(path)
     assert scan.operators == {("", "If"), ("evil.example", "Evil"), ("", "Identity")}
     assert scan.external_files == {"../../etc/passwd"}
+    assert scan.nested == {"If"}
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)

@@ -1,5 +1,7 @@
 """Test ranges of coordinates against vectors drawn from a bundle's moments."""
 
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -92,8 +94,29 @@ def test_damaged_moments_are_refused(golden: Path, tmp_path: Path, change: str) 
         stored["corpus_mean"][3] = np.nan
     content = save({name: np.ascontiguousarray(array) for name, array in stored.items()})
     rewrite_file(bundle, WHITENING_FILE, content[:-9] if change == "cut" else content)
-    with Encoder(bundle) as encoder, pytest.raises(BundleError, match=f"{WHITENING_FILE}: .*; copy the bundle again"):
-        encoder.ranges()
+    with pytest.raises(BundleError, match=f"{WHITENING_FILE}: .*; copy the bundle again"):
+        Encoder(bundle)
+
+
+@pytest.mark.parametrize("change", ["renamed", "removed", "replaced", "written", "a pipe"])
+def test_ranges_need_no_file_once_the_bundle_is_open(golden: Path, tmp_path: Path, change: str) -> None:
+    for name, opener in (("bundle-v1", Encoder), ("bundle-v1-vectors", VectorWhitener)):
+        bundle = copy_bundle(golden / name, tmp_path / name)
+        with opener(golden / name) as opened:
+            want = opened.ranges()
+        with opener(bundle) as opened:
+            if change == "renamed":
+                bundle.rename(tmp_path / name / "old")
+            elif change == "written":
+                (bundle / WHITENING_FILE).write_bytes(b"")
+            elif change == "replaced":
+                shutil.rmtree(bundle)
+                shutil.copytree(golden / "bundle-v1-int8", bundle)
+            else:
+                (bundle / WHITENING_FILE).unlink()
+                if change == "a pipe":
+                    os.mkfifo(bundle / WHITENING_FILE)
+            np.testing.assert_array_equal(opened.ranges(), want)
 
 
 def test_vectors_of_norm_zero_have_ranges() -> None:

@@ -84,6 +84,7 @@ def changed(manifest: Manifest, change: dict[str, Any]) -> Manifest:
     "change",
     [
         {"source": {"weights_sha256": "0" * 64}},
+        {"source": {"network_sha256": "0" * 64}},
         {"source": {"merged_into": "bert"}},
         {"layers": (1, 3)},
         {"layer_weights": (1.0, 2.0)},
@@ -106,11 +107,18 @@ def changed(manifest: Manifest, change: dict[str, Any]) -> Manifest:
         {"whitening": {"corpus": (CorpusRecord(name="corpus.txt", sha256="0" * 64, sentences=400),)}},
         {"whitening": {"alignment": ONTO}},
         {"files": {"tokenizer.json": OTHER}},
+        {"tokenizer_sha256": "0" * 64},
     ],
     ids=str,
 )
 def test_what_decides_the_coordinates_changes_the_id(manifest: Manifest, change: dict[str, Any]) -> None:
     assert space_id(changed(manifest, change)) != space_id(manifest)
+
+
+def test_the_bytes_of_a_tokenizer_count_only_where_its_meaning_is_not_known(manifest: Manifest) -> None:
+    named = replace(manifest, tokenizer_sha256="0" * 64)
+    assert space_id(replace(named, files={"tokenizer.json": OTHER})) == space_id(named)
+    assert space_id(replace(named, tokenizer_sha256="1" * 64)) != space_id(named)
 
 
 def test_the_default_prompt_and_a_fixed_shrinkage_change_the_id(manifest: Manifest) -> None:

@@ -1,6 +1,7 @@
 """Test what becomes of arguments and results where the system makes it hard: locales, closed and full outputs."""
 
 import errno
+import gzip
 import json
 import os
 import subprocess
@@ -107,3 +108,16 @@ def test_error_of_something_else_than_stdout_does_not_name_it(
     monkeypatch.setattr("whiten_runtime.opened.encoder.Encoder.__init__", fail)
     line = refused("embed", tiny_bundle, "a text", code=1)
     assert line.startswith(f"error: [Errno {error.errno}] {error.strerror}")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz"])
+def test_standard_input_of_a_kind_has_columns(tiny_bundle: Path, kind: str) -> None:
+    lines = b'{"text": "a cat", "body": "the dog"}\n{"body": 5}\n'
+    stdin = gzip.compress(lines) if kind.endswith("gz") else lines
+    whole = whiten("embed", tiny_bundle, "--input", "-", "--kind", kind, "--column", "text", stdin=stdin)
+    assert whole.stderr.decode().strip() == "error: standard input: line 2 has no key 'text'; correct it"
+    done = whiten("embed", tiny_bundle, "--input", "-", "--column", "text", stdin=lines)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"lines of standard input are texts and have no column 'text'; say with --kind" in done.stderr
+    done = whiten("embed", tiny_bundle, "a text", "--kind", "jsonl")
+    assert b"--kind 'jsonl' was given without --input" in done.stderr

@@ -66,10 +66,49 @@ def test_a_query_that_is_a_document_is_known_by_id_and_text(folder: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("lines", "relevant", "warnings"),
+    [
+        (
+            "q1\td9\t1\nq1\td8\t2\n",
+            {"d1": 2, "d3": 1, "d9": 1, "d8": 2},
+            ["judgements of documents that corpus.jsonl does not have: 2, such as 'd9'"],
+        ),
+        ("q1\td9\t0\n", {"d1": 2, "d3": 1}, []),
+        (
+            "q9\td1\t1\nq9\td2\t1\nq8\td2\t0\n",
+            {"d1": 2, "d3": 1},
+            ["judged queries that queries.jsonl does not have: 2, such as 'q9'"],
+        ),
+        ("q9\td9\t1\n", {"d1": 2, "d3": 1}, ["judged queries that queries.jsonl does not have: 1"]),
+        (
+            "q1\td9\t1\nq9\td1\t1\n",
+            {"d1": 2, "d3": 1, "d9": 1},
+            ["judgements of documents that corpus.jsonl does not have: 1", "judged queries that"],
+        ),
+    ],
+)
+def test_judgements_of_unknown_ids_are_counted_in_a_warning(
+    folder: Path, lines: str, relevant: dict[str, int], warnings: list[str]
+) -> None:
+    with (folder / "qrels" / "test.tsv").open("a") as stream:
+        stream.write(lines)
+    collection = read(folder)
+    assert collection.relevant == {"q1": relevant}
+    assert collection.queries == {"q1": QUERIES["q1"]}
+    assert len(collection.warnings) == len(warnings)
+    for line, words in zip(collection.warnings, warnings, strict=True):
+        assert line.startswith(f"one: test.tsv: {words}")
+
+
+def test_no_known_query_with_a_relevant_document_is_refused(folder: Path) -> None:
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq9\td1\t1\n")
+    with pytest.raises(WhitenError, match=r"no document is relevant to any query of queries\.jsonl"):
+        read(folder)
+
+
+@pytest.mark.parametrize(
     ("name", "line", "words"),
     [
-        ("qrels/test.tsv", "q9\td1\t1", "line 6 judges query 'q9', which queries.jsonl does not have"),
-        ("qrels/test.tsv", "q1\td9\t1", "line 6 judges document 'd9', which corpus.jsonl does not have"),
         ("qrels/test.tsv", "q1\td1\t1", "once more"),
         ("qrels/test.tsv", "q1\td1\t0.5", "line 6 has the grade '0.5'; wanted a whole number"),
         ("qrels/test.tsv", "q1\td1", "has 2 columns"),

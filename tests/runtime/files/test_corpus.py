@@ -114,3 +114,19 @@ def test_missing_corpus_is_refused() -> None:
             Corpus((name,), None, None).count()
     with pytest.raises(UsageError, match="standard input"):
         Corpus(("-",), None, None).count()
+
+
+@pytest.mark.parametrize(
+    ("lines", "counted"),
+    [
+        ([f"text {n % 30} of words" for n in range(2000)], (30, 1)),
+        ([f"event {n} took {n * 7} ms" for n in range(2000)], (100, 1)),
+        ([chr(65 + n % 26) * (n % 40 + 1) for n in range(2000)], (100, 100)),
+        (["one", "two", "one"], (2, 2)),
+    ],
+)
+def test_different_sentences_are_counted_up_to_a_number(
+    lines: list[str], counted: tuple[int, int], tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    assert Corpus((str(tmp_path / "a.txt"),), None, None).count_different(100) == counted

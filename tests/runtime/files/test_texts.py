@@ -1,9 +1,17 @@
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -16,6 +24,31 @@ from whiten_runtime.files import records
 from whiten_runtime.files.texts import read_texts
 
 TEXTS = ["plain", "", 'comma, and "quotes"', "tab\tinside", "naïve 日本 👩‍👧", "x" * 200_000]
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+@pytest.mark.parametrize("limit", [131_072, 50, 10**6])
+def test_the_limit_of_fields_is_left_to_the_program(tmp_path: Path, kind: str, limit: int) -> None:
+    path, before = _write(tmp_path / f"file.{kind}", kind), csv.field_size_limit(limit)
+    try:
+        wrong = tmp_path / f"wrong.{kind}"
+        wrong.write_text('a,b\n"x,y\n', "utf-8")
+        with ThreadPoolExecutor(4) as pool:
+            tries = [pool.submit(lambda: list(read_texts(str(path), "text"))) for _ in range(20)]
+            with pytest.raises(DataError) if kind == "csv" else nullcontext():
+                list(read_texts(str(wrong), "b" if kind == "csv" else "a,b"))
+            assert all(one.result() == _texts(kind) for one in tries)
+        reading = read_texts(str(path), "text")
+        next(iter(reading))
+        assert csv.field_size_limit() == limit
+    finally:
+        csv.field_size_limit(before)
+
+
+def test_an_import_changes_no_limit() -> None:
+    code = "import csv, whiten, whiten_runtime.files.texts; whiten.Corpus; print(csv.field_size_limit())"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "131072\n"
 
 
 def _texts(kind: str) -> list[str]:
@@ -44,14 +77,21 @@ def _write(path: Path, kind: str) -> Path:
     return path
 
 
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda content: pyarrow.compress(content, "zstd", asbytes=True),
+}
+
+
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "csv", "tsv", "parquet"])
-@pytest.mark.parametrize("compressed", [False, True])
-def test_texts_are_read_from_every_kind_of_file(tmp_path: Path, kind: str, compressed: bool) -> None:
-    path = _write(tmp_path / f"texts.{kind}", kind)
-    if compressed:
-        packed = path.with_suffix(f"{path.suffix}.gz")
-        packed.write_bytes(gzip.compress(path.read_bytes()))
-        path = packed
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_texts_are_read_from_every_kind_of_file(tmp_path: Path, kind: str, ending: str) -> None:
+    plain = _write(tmp_path / f"texts.{kind}", kind)
+    path = plain.with_name(plain.name + ending)
+    path.write_bytes(COMPRESS[ending](plain.read_bytes()))
     assert list(read_texts(path)) == _texts(kind)
     if kind != "txt":
         assert list(read_texts(path, "text")) == _texts(kind)
@@ -95,8 +135,8 @@ def _damaged_gzip() -> bytes:
         ("a", b"x", UsageError, "unknown kind of file"),
         ("a.txt", b"fine\ncaf\xe9\n", DataError, "line 2 is not UTF-8 .byte 0xe9"),
         ("a.txt", b"\x00\x01\x02", DataError, "NUL byte"),
-        ("a.txt.gz", b"not gzip", DataError, "not a complete gzip file"),
-        ("a.txt.gz", gzip.compress(b"text\n" * 999, mtime=0)[:-20], DataError, "not a complete gzip file"),
+        ("a.txt.gz", b"not gzip", DataError, "not a complete .gz file"),
+        ("a.txt.gz", gzip.compress(b"text\n" * 999, mtime=0)[:-20], DataError, "not a complete .gz file"),
         ("a.jsonl", b'{"text": "a"}\n{oops\n', DataError, "line 2 is not JSON"),
         ("a.jsonl", b'{"text": 7}\n', DataError, "line 1 holds the number 7 at 'text'; wanted a string; correct it"),
         ("a.jsonl", b'{"text": "a"}\n{"body": "a"}\n', DataError, "line 2 has no key 'text'"),
@@ -107,7 +147,7 @@ def _damaged_gzip() -> bytes:
         ("a.csv", b"text\nHello, world\n", DataError, "line 2 has 2 columns; wanted 1"),
         ("a.csv", b'text\n"never closed\nnext\n', DataError, "unexpected end of data"),
         ("a.jsonl", b'"a"\n' + b"[" * 100_000, DataError, "line 2 is not JSON"),
-        ("a.txt.gz", _damaged_gzip(), DataError, "not a complete gzip file"),
+        ("a.txt.gz", _damaged_gzip(), DataError, "not a complete .gz file"),
         ("a.parquet", b"nonsense", DataError, "not a parquet file"),
     ],
 )
@@ -158,12 +198,72 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes, kind: str
         assert str(path) in str(error)
 
 
-def test_standard_input_has_no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="no column 'x', only 'text'"):
+def _pipe(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
+
+
+def test_lines_of_standard_input_have_no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    _pipe(monkeypatch, b'{"text": "a"}\n')
+    with pytest.raises(UsageError, match="have no column 'x'; say with --kind what else they are, such as jsonl"):
         list(read_texts("-", "x"))
+    with pytest.raises(UsageError, match="no column 'x', only 'text'"):
+        list(read_texts("-", "x", "txt"))
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(UsageError, match="is closed"):
         list(read_texts("-"))
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "csv", "tsv", "parquet"])
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_standard_input_is_read_as_the_kind_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, ending: str
+) -> None:
+    content = COMPRESS[ending](_write(tmp_path / f"texts.{kind}", kind).read_bytes())
+    _pipe(monkeypatch, content)
+    assert list(read_texts("-", None if kind == "txt" else "text", kind + ending)) == _texts(kind)
+    (tmp_path / "noname").write_bytes(content)
+    assert list(read_texts(tmp_path / "noname", None, kind + ending)) == _texts(kind)
+
+
+@pytest.mark.parametrize("kind", ["doc", "", "gz", "jsonl.gzip", "a/b.jsonl "])
+def test_kinds_that_are_unknown_are_refused(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "a.txt").write_text("x\n")
+    with pytest.raises(UsageError, match="is no kind of file that can be read; wanted .txt, .jsonl"):
+        list(read_texts(tmp_path / "a.txt", None, kind))
+
+
+@pytest.mark.parametrize("ending", [".bz2", ".xz", ".zst"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_damaged_compressed_files_are_refused(tmp_path: Path, ending: str, cut: bool) -> None:
+    whole = COMPRESS[ending]("".join(f"{number} text\n" for number in range(9999)).encode())
+    (tmp_path / f"a.txt{ending}").write_bytes(whole[: len(whole) // 2] if cut else b"no such file")
+    with pytest.raises(DataError, match=rf"not a complete \{ending} file"):
+        list(read_texts(tmp_path / f"a.txt{ending}"))
+
+
+STRINGS: list[Any] = [
+    pyarrow.string(),
+    pyarrow.large_string(),
+    pyarrow.string_view(),
+    pyarrow.binary(),
+    pyarrow.large_binary(),
+    pyarrow.binary(5),
+    pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
+]
+
+
+@pytest.mark.parametrize("kind", STRINGS, ids=str)
+def test_every_type_of_strings_is_read(tmp_path: Path, kind: Any) -> None:
+    values = pyarrow.array(["a cat", "a d\u00e9", "a cat"])
+    plain = values if "string" in str(kind) else values.cast(pyarrow.binary())
+    pyarrow.parquet.write_table(pyarrow.table({"text": plain.cast(kind)}), tmp_path / "a.parquet")
+    assert list(read_texts(tmp_path / "a.parquet")) == values.to_pylist()
+
+
+def test_bytes_that_are_no_text_are_refused_with_their_row(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"text": [b"a", b"\xff"]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="row 2 is not UTF-8"):
+        list(read_texts(tmp_path / "a.parquet"))
 
 
 def test_line_without_an_end_is_not_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

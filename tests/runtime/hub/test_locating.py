@@ -4,15 +4,14 @@ import errno
 import json
 import os
 import pickle
-import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from support.bundles import contents
-from support.cli import invoke, ok, refused
+from support.cli import invoke, ok
 from support.hub import READ_ONLY, Hub, commit_of
 from whiten import BundleError, Encoder, UsageError, VectorWhitener, WhitenError
 from whiten_runtime.bundle.files import with_own_hash
@@ -211,30 +210,6 @@ def test_a_cache_that_cannot_be_written(
     (tmp_path / "cache").write_text("a file where the cache should be")
     with pytest.raises(WhitenError, match="cache.*; check space and permissions of the hub's cache, or set HF_HOME"):
         Encoder(ID)
-
-
-def test_a_hub_out_of_reach(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(WhitenError, match="and the hub is out of reach; check the path, or copy the cache"):
-        Encoder(ID)
-
-
-@pytest.fixture
-def silent_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A hub that accepts connections and says nothing, as behind a firewall."""
-    from huggingface_hub import constants
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
-        monkeypatch.setattr(locating, "_SECONDS", 0.1)
-        yield
-
-
-@pytest.mark.usefixtures("silent_hub")
-def test_a_hub_that_says_nothing() -> None:
-    assert "the hub is out of reach" in refused("info", ID, code=1)
 
 
 def test_commands_take_repositories(hub: Hub, content: Mapping[str, bytes], tiny_bundle: Path) -> None:

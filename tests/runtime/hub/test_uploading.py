@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from support.hub import READ_ONLY, TOKEN, Hub, commit_of
 from whiten import Encoder
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.commands.main import whiten
+from whiten_runtime.hub import uploading
 
 ID = "org/new"
 
@@ -66,6 +68,49 @@ def test_an_older_bundle_is_replaced(hub: Hub, bundle: Path) -> None:
     assert hub.repositories[ID]["LICENSE"] == b"mine"
     assert hub.repositories[ID]["vocab.txt"] == b"mine too"
     assert contents(bundle.parent) == before  # nothing is written on this machine
+
+
+@pytest.mark.parametrize("name", [ID, f"{ID}@v2"])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_push_of_somebody_else_meanwhile_is_kept(
+    hub: Hub, bundle: Path, name: str, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is removed was decided by what was there before."""
+    if there:
+        ok("push", bundle, name)
+    function = uploading._stale_files
+    others = {"model.safetensors": b"trained"}
+
+    def push_meanwhile(*arguments: Any) -> Any:
+        stale = function(*arguments)
+        hub.repositories[ID] = {**hub.repositories[ID], **others}
+        if (ID, "v2") in hub.branches:
+            hub.branches[ID, "v2"] = {**hub.branches[ID, "v2"], **others}
+        return stale
+
+    monkeypatch.setattr(uploading, "_stale_files", push_meanwhile)
+    if name == ID or there:
+        error = refused("push", bundle, name, code=1)
+        assert error == f"error: '{ID}' was changed meanwhile, and nothing was uploaded; push again"
+        assert hub.repositories[ID].keys() >= others.keys()
+    else:  # a new branch begins with the commit that was looked at
+        ok("push", bundle, name)
+        assert "model.safetensors" not in hub.branches[ID, "v2"]
+
+
+def test_a_bundle_that_is_replaced_meanwhile_is_not_uploaded(
+    hub: Hub, bundle: Path, golden: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = uploading._stale_files
+
+    def replace(*arguments: Any) -> Any:
+        bundle.rename(bundle.with_name("before"))
+        copy_bundle(golden / "bundle-v1-int8", bundle.parent)
+        return function(*arguments)
+
+    monkeypatch.setattr(uploading, "_stale_files", replace)
+    assert "replaced or altered since the bundle was opened" in refused("push", bundle, ID, code=1)
+    assert set(hub.repositories[ID]) == {".gitattributes"}
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "modeling.py", "model.ORT"])
@@ -184,7 +229,9 @@ def test_a_hub_that_is_not_there(hub: Hub, bundle: Path, monkeypatch: pytest.Mon
     assert f"HF_HUB_OFFLINE is set; unset it to upload to '{ID}'" in invoke(whiten, "push", bundle, ID).stderr
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    assert f"the hub is out of reach, and '{ID}' is unchanged; try again later" in refused("push", bundle, ID, code=1)
+    assert f"'{ID}' is unchanged: the hub is out of reach: 127.0.0.1:9 does not answer" in refused(
+        "push", bundle, ID, code=1
+    )
 
 
 @pytest.mark.slow

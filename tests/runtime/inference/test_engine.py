@@ -132,10 +132,10 @@ def test_first_window_for_a_gpu_is_short(tiny_bundle: Path, monkeypatch: pytest.
     with Encoder(tiny_bundle) as encoder:
         want = encoder.encode(texts)
         sizes = []
-        tokenize = encoder._embedder.tokenizer.tokenize
+        rows = encoder._embedder.tokenizer.rows
         encoder._engine.schedule = replace(Schedule.on_gpu(), first_window=64)
         monkeypatch.setattr(
-            encoder._embedder.tokenizer, "tokenize", lambda window: sizes.append(len(window)) or tokenize(window)
+            encoder._embedder.tokenizer, "rows", lambda window: sizes.append(len(window)) or rows(window)
         )
         np.testing.assert_allclose(encoder.encode(texts), want, rtol=1e-4, atol=1e-4)
         assert sizes == [64, 236]

@@ -6,8 +6,8 @@ from typing import Any, get_args
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
-from tokenizers import processors
 
 from support.corpus import NASTY
 from support.vectors import token_ids
@@ -155,3 +155,18 @@ def test_ids_are_decoded(tiny: Encoder) -> None:
 def test_ids_that_are_none(tiny: Encoder, bad: int) -> None:
     with pytest.raises(UsageError, match=f"token id {bad} is not in the vocabulary"):
         tiny.decode([bad])
+
+
+@pytest.mark.parametrize("pattern", ["[A-Z]", "[0-9]+", r"\(|\)", "[а-я]+"])
+def test_special_tokens_are_counted_though_the_letter_a_is_nothing(pattern: str, tmp_path: Path) -> None:
+    """As for tokenizers of molecules, which keep what their regular expression knows and drop the rest."""
+    words = ["[UNK]", "[CLS]", "[SEP]", "C", "7", "(", "мир"]
+    backend = Backend(models.WordLevel({word: number for number, word in enumerate(words)}, "[UNK]"))
+    backend.add_special_tokens(words[:3])
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
+    backend.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", None, [("[CLS]", 1), ("[SEP]", 2)])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    ours = Tokenizer(tmp_path / "tokenizer.json", 5)
+    (ids,) = ours.tokenize(["C(7) мир " * 9])
+    assert len(ids) > 5
+    assert (ours.cut(ids)[0], ours.cut(ids)[-1], len(ours.cut(ids))) == (1, 2, 5)

@@ -123,6 +123,17 @@ def test_a_lost_node_loses_nothing(
     assert contents(out) == contents(tmp_path / "one")
 
 
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "FOO"])
+def test_a_job_may_have_variables_of_its_own(cluster: Cluster, tiny_bundle: Path, tmp_path: Path, name: str) -> None:
+    """`ray job submit --runtime-env-json` gives its command this variable."""
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    job = json.dumps({"runtime_env": {"env_vars": {name: "4"}}})
+    arguments = (tiny_bundle, "--input", tmp_path / "a.txt", "--out", tmp_path / "out", "--ray", cluster.address)
+    done = running(EMBED, *arguments, env=cluster.env | {"RAY_JOB_CONFIG_JSON_ENV_VAR": job})
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "out").glob("part-*.parquet"))) == 1
+
+
 def test_a_wrong_row_is_told_in_one_line(cluster: Cluster, tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('"one"\n7\n')
     arguments = (tiny_bundle, "--input", tmp_path / "a.jsonl", "--out", tmp_path / "out", "--ray", cluster.address)

@@ -21,7 +21,7 @@ from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import read_metadata
 from whiten_runtime.inference.embedder import Embedder
-from whiten_scale import commands, plan, workers
+from whiten_scale import commands, plan, shard, workers
 from whiten_whitening.codes.coder import Coder
 
 
@@ -98,6 +98,26 @@ def test_types_of_vectors(tiny: Encoder, tiny_bundle: Path, filled: Path, tmp_pa
     assert metadata.space == tiny.space
     np.testing.assert_array_equal(np.concatenate(list(read_vectors(path))), got["float32"][:60])
     assert pyarrow.parquet.read_schema(coded).metadata[b"whiten.coder"] == coder.id.encode()
+
+
+@pytest.mark.usefixtures("in_process")
+def test_long_texts_wait_for_their_window_no_longer_than_is_read(
+    tiny: Encoder, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"{number} {'word ' * 40_000}" for number in range(40)]
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet")
+    sizes = []
+    windows = shard._windows
+
+    def watched(tables: Iterator[Any], size: int) -> Iterator[Any]:
+        for table in windows(tables, size):
+            sizes.append(table.column(0).nbytes)
+            yield table
+
+    monkeypatch.setattr(shard, "_windows", watched)
+    embed(tiny_bundle, tmp_path / "a.parquet", tmp_path / "out")
+    assert max(sizes) < 41 * (tiny._embedder.max_characters + 8) < 41 * len(texts[0])
+    np.testing.assert_allclose(vectors_of(table_of(tmp_path / "out")), tiny.encode(texts), atol=1e-5)
 
 
 @pytest.mark.usefixtures("in_process")

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
+import orjson
 import pytest
 
 from support.asgi import ask
@@ -414,3 +415,64 @@ def test_a_caller_that_goes_in_the_turn_of_its_deadline_is_answered_once(
     assert (answer.status, answer.json()["error"]["code"]) == (504, "deadline")
     assert [" 504 " in record.message for record in caplog.records if record.name == "whiten.access"] == [True]
     assert metric(app, "whiten_requests_in_flight") == 0
+
+
+async def untaken(app: Any, body: bytes, taken: asyncio.Event) -> int:
+    """Ask for an answer, and take no byte of it before an event; return its length as its header says."""
+    length = 0
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        nonlocal length
+        length = int(dict(message.get("headers", ())).get(b"content-length", length))
+        if message["type"] == "http.response.body":
+            await taken.wait()
+
+    headers = [(b"content-length", b"%d" % len(body))]
+    scope = {"type": "http", "method": "POST", "path": "/v1/embeddings", "root_path": "", "query_string": b""}
+    await app({**scope, "headers": headers}, receive, send)
+    return length
+
+
+def test_answers_count_until_they_are_taken(app_with: Any) -> None:
+    """A small body may have a large answer."""
+    app = app_with(max_in_flight=2_000_000)
+    budget, body = app.state.service.budget, orjson.dumps({"input": ["a"] * 2048})
+
+    async def run() -> None:
+        taken = asyncio.Event()
+        slow = [asyncio.create_task(untaken(app, body, taken)) for _ in range(5)]
+        await until(lambda: budget.bytes > 10**6)
+        refused = await ask(app, "POST", "/v1/embeddings", body)
+        assert (refused.status, refused.json()["error"]["code"]) == (429, "queue_full")
+        assert (await ask(app, "POST", "/v1/embeddings", {"input": "a"})).status == 200
+        taken.set()
+        lengths = await asyncio.gather(*slow)
+        assert max(lengths) > 300_000
+        assert budget.bytes == budget.requests == 0
+        assert (await ask(app, "POST", "/v1/embeddings", body)).status == 200
+
+    asyncio.run(run())
+
+
+def test_tokenising_ends_with_its_caller(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    count, tokens = [0], Encoder.tokens
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        count[0] += 1
+        time.sleep(0.05)
+        return tokens(*arguments, **options)
+
+    async def run() -> None:
+        body = {"inputs": ["a"] * 100}
+        late = [ask(app, "POST", "/tokenize", body, {"x-timeout-ms": "150"}) for _ in range(20)]
+        assert {answer.status for answer in await asyncio.gather(*late)} == {504}
+        begun = time.monotonic()
+        assert (await ask(app, "POST", "/tokenize", {"inputs": "a"})).status == 200
+        assert time.monotonic() - begun < 1
+
+    monkeypatch.setattr(Encoder, "tokens", slow)
+    asyncio.run(run())
+    assert count[0] < 30

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -180,6 +181,9 @@ def test_an_answer_is_written_in_one_piece() -> None:
         def writelines(self, parts: Any) -> None:
             self.writes.append(list(parts))
 
+        def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+            assert high == 0
+
         def is_closing(self) -> bool:
             return [] in self.writes
 
@@ -204,3 +208,41 @@ def test_an_answer_is_written_in_one_piece() -> None:
         assert [answer.partition(b"\r\n\r\n")[2] for answer in written] == [b"POST abc", b"POST def"]
 
     asyncio.run(asyncio.wait_for(main(), 20))
+
+
+async def large(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with 40 MB, more than a system holds for a client that does not read."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"40000000")]})
+    for _ in range(640):
+        await send({"type": "http.response.body", "body": b"a" * 62_500, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def ask_for_much(pause: float, enough: int) -> int:
+    """Return how many bytes come where a client waits before each read, until it has enough or is cut off."""
+    config = uvicorn.Config(large, http=Protocol, ws="none", lifespan="off", log_config=None)
+    config.load()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Protocol(config, ServerState(), {}), "127.0.0.1", 0)
+    count = 0
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), limit=1 << 16)
+        writer.write(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n")
+        with suppress(ConnectionError):
+            while count < enough:
+                await asyncio.sleep(pause)
+                part = await reader.read(1 << 20)
+                count += len(part)
+                if not part:
+                    break
+        writer.transport.abort()
+    return count
+
+
+def test_a_client_that_takes_nothing_is_cut_off_and_one_that_takes_it_slowly_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("whiten_serving.http.protocol.STALLED", 1.0)
+    assert asyncio.run(ask_for_much(4.0, 40_000_000)) < 40_000_000
+    assert asyncio.run(ask_for_much(0.0, 40_000_000)) >= 40_000_000
+    assert asyncio.run(ask_for_much(0.02, 12_000_000)) >= 12_000_000

@@ -88,7 +88,7 @@ class Coder:
                 "give it one that only centres: whiten refit BUNDLE --corpus FILE --whitening centre --out OTHER"
             )
         source = {"moments": manifest.files[WHITENING_FILE].sha256}
-        return cls._made(bytes, *unit_moments(read_map(opened.path, manifest)), space_of(manifest), source)
+        return cls._made(bytes, *unit_moments(read_map(opened)), space_of(manifest), source)
 
     @classmethod
     def fit(cls, vectors: ArrayLike, bytes: int | None = None, space: str | None = None) -> "Coder":

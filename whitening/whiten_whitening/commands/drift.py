@@ -7,7 +7,7 @@ import msgspec
 
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import bundle_argument, command, counted, say, table
+from whiten_runtime.commands.console import bundle_argument, command, counted, kind_option, say, table
 from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.read_vectors import read_vectors
@@ -36,14 +36,16 @@ EXIT_CODES = {"close": 0, "refit changes little": 0, "drifting": 3, "harmful": 4
     "input_file",
     required=True,
     metavar="FILE",
-    help="Texts to compare (.txt, .jsonl, .csv, .tsv, .parquet, also .gz; - for stdin), or vectors: .npy that whiten "
+    help="Texts to compare (.txt, .jsonl, .csv, .tsv, .parquet; - for stdin), or vectors: .npy that whiten "
     "embed wrote with this bundle (FILE.npy.json beside it names the bundle), or those that a bundle takes.",
 )
 @option("--column", metavar="COLUMN", help="Column or key of the text or vector in --input.")
+@kind_option
 def drift(
     bundle: str,
     input_file: str,
     column: str | None,
+    kind: str | None,
     as_json: bool,
 ) -> None:
     """Measure how far texts are from the corpus of a bundle's whitening.
@@ -55,6 +57,8 @@ def drift(
     monitor = DriftMonitor(path)
     file = Path(input_file)
     if monitor.manifest.input == "vectors" or file.suffix.lower() == ".npy":
+        if kind is not None:
+            raise UsageError(f"--kind '{kind}' is for texts, and '{file}' holds vectors; leave it out")
         metadata, space = read_metadata(file), space_of(monitor.manifest)
         unwhitened = monitor.manifest.input == "vectors" and (metadata is None or metadata.space != space)
         if not unwhitened:
@@ -62,7 +66,7 @@ def drift(
         for rows in read_vectors(file, column):
             monitor.update(rows, unwhitened=unwhitened)
     else:
-        _feed(monitor, path, input_file, column)
+        _feed(monitor, path, input_file, column, kind)
     report = monitor.report()
     if report.verdict == "too few":
         raise UsageError(str(report))
@@ -96,12 +100,13 @@ def _check_own(file: Path, metadata: VectorMetadata | None, space: str) -> None:
         )
 
 
-def _feed(monitor: DriftMonitor, bundle: Path, source: str, column: str | None) -> None:
+def _feed(monitor: DriftMonitor, bundle: Path, source: str, column: str | None, kind: str | None) -> None:
     """Embed the texts that are not blank, and pass their vectors to the monitor."""
     raw = monitor.manifest.normalize
-    texts = (text for text in read_texts(source, column) if text.strip())
+    texts = (text for text in read_texts(source, column, kind) if text.strip())
     options = SessionOptions(providers_for())
-    embedder = load_unwhitened(bundle, options) if raw else load_bundle(bundle, options)[1]
+    load = load_unwhitened if raw else load_bundle
+    _, embedder = load(bundle, options, sha256=monitor.bundle_sha256)
     with embedder:
         for _, vectors in embedder.windows(texts):
             monitor.update(vectors, unwhitened=raw)

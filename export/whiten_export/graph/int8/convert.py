@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx_ir.passes.common import RemoveUnusedNodesPass
-from onnx_ir.tape import Tape
 
-from whiten_export.graph.builder import constant, save_graph, save_with_outputs
-from whiten_export.graph.fold_positions import PartialRun
+from whiten_export.graph.attention.masks import narrow_masks
+from whiten_export.graph.builder import save_graph, save_with_outputs
 from whiten_export.graph.int8.rewrite import Calibration, calibrate, quantize_int8
 from whiten_export.graph.int8.rounding import largest_pair
 from whiten_export.graph.int8.scales import CalibrationTexts
@@ -117,95 +115,8 @@ def _extreme_ids(model: ir.Model) -> list[int]:
     return []
 
 
-_MOST = 1 << 16
-"""Maximum number of weights that a mask may depend on: one with more is a table of relative positions."""
-
-_MASK_LENGTHS = ((5, 3, 1), (7, 7), (1,), (2, 9))
-"""Lengths of the texts in each batch on which masks are compared, besides the longest: a window shows only there."""
-
-_LONGEST = 4096
-"""Maximum number of tokens of a text up to which masks are narrowed: a whole mask of more takes over 64 MB."""
-
-
-def narrow_masks(model: ir.Model, longest: int) -> int:
-    """Compute masks that are added to attention scores as [batch, 1, 1, sequence], where the result is the same."""
-    if longest > _LONGEST:
-        return 0
-    replaced = 0
-    for mask in _masks(model):
-        levels = _levels(model, mask, longest)
-        if levels is not None:
-            _replace(model, mask, *levels)
-            replaced += 1
-    RemoveUnusedNodesPass()(model)
-    return replaced
-
-
-def _masks(model: ir.Model) -> list[ir.Value]:
-    """Return the values that are added to the input of a Softmax and depend on neither weights nor activations."""
-    found: dict[ir.Value, None] = {}
-    for node in model.graph:
-        scores = node.inputs[0].producer() if node.op_type == "Softmax" and node.inputs[0] is not None else None
-        if scores is not None and scores.op_type == "Add":
-            found |= {value: None for value in scores.inputs if value is not None and value.producer() is not None}
-    return list(found)
-
-
-def _levels(model: ir.Model, mask: ir.Value, longest: int) -> tuple[np.float32, np.float32] | None:
-    """Return what a mask adds for a token and for padding; None if it differs between queries."""
-    if mask.dtype not in (None, ir.DataType.FLOAT) or _reads_ids(mask):
-        return None
-    part = PartialRun(model, mask, _MOST)
-    if not part.allowed:
-        return None
-    levels: dict[bool, set[np.float32]] = {True: set(), False: set()}
-    for lengths in (*_MASK_LENGTHS, (longest, longest // 2)):
-        counts = np.minimum(lengths, longest)
-        tokens = (np.arange(counts.max()) < counts[:, None]).astype(np.int64)
-        found = part({"input_ids": np.random.default_rng(0).integers(5, 50, tokens.shape), "attention_mask": tokens})
-        if found.dtype != np.float32 or found.ndim != 4 or found.shape[:2] != (len(counts), 1):
-            return None
-        if found.shape[3] != tokens.shape[1]:
-            return None
-        for kept in levels:
-            rows = np.broadcast_to(tokens[:, None, None] == kept, found.shape)
-            levels[kept] |= set(np.unique(found[rows]))
-    (token, *more), (padding, *others) = sorted(levels[True]), sorted(levels[False])
-    return (token, padding) if not more and not others and padding < token else None
-
-
-def _reads_ids(mask: ir.Value) -> bool:
-    """Return whether a mask depends on token ids, not only on their number: padding may be known by its id."""
-    known, open_ = set(), [mask.producer()]
-    while open_:
-        node = open_.pop()
-        if node is None or node in known or node.op_type == "Shape":
-            continue
-        known.add(node)
-        if any(value is not None and value.is_graph_input() and value.name == "input_ids" for value in node.inputs):
-            return True
-        open_ += [value.producer() for value in node.inputs if value is not None]
-    return False
-
-
-def _replace(model: ir.Model, mask: ir.Value, token: np.float32, padding: np.float32) -> None:
-    tape = Tape()
-    given = next(value for value in model.graph.inputs if value.name == "attention_mask")
-    axes = constant(model.graph, "narrow_mask.axes", np.array([1, 2], np.int64))
-    kept = tape.op("Unsqueeze", [tape.op("Cast", [given], {"to": ir.DataType.BOOL.value}), axes])
-    added = [_level(model, value) for value in (token, padding)]
-    row = tape.op("Where", [kept, *added])
-    producer = mask.producer()
-    assert producer is not None
-    model.graph.insert_before(producer, tape.nodes)
-    row.type = ir.TensorType(ir.DataType.FLOAT)
-    ir.convenience.replace_all_uses_with(mask, row)
-
-
-def _level(model: ir.Model, value: np.float32) -> ir.Value:
-    array: NDArray[np.float32] = np.asarray(value, np.float32)
-    return constant(model.graph, f"narrow_mask.{float(value)!r}", array)
-
+_DECIMALS = 6
+"""Decimals of the cosines that are recorded: further ones differ between processors and numbers of threads."""
 
 _WORSE, _LEAST = 0.002, 0.985
 """Largest difference, of the worst cosine on far texts, from that with a scale for each token everywhere and weights
@@ -236,7 +147,7 @@ def convert_to_int8(
         report.stage("constant scales lose much on unusual texts; trying one for each token")
         tokens = calibration.without_constants(ir.load(path))
         token_model, token_agreement = converted(tokens)
-        if token_agreement.min_cosine > agreement.min_cosine:
+        if round(token_agreement.min_cosine - agreement.min_cosine, _DECIMALS) > 0:
             calibration, model, agreement = tokens, token_model, token_agreement
     return model, _record(model, calibration, agreement, plain)
 
@@ -257,8 +168,8 @@ def _record(model: ir.Model, calibration: Calibration, agreement: Agreement, pla
     return QuantizationRecord(
         constant_scales=len(calibration.constants),
         token_scales=len(calibration.chosen) - len(calibration.constants),
-        far_min_cosine=agreement.min_cosine,
-        far_mean_cosine=agreement.mean_cosine,
-        token_min_cosine=plain.min_cosine,
+        far_min_cosine=round(agreement.min_cosine, _DECIMALS),
+        far_mean_cosine=round(agreement.mean_cosine, _DECIMALS),
+        token_min_cosine=round(plain.min_cosine, _DECIMALS),
         largest_pair=max(map(largest_pair, weights), default=0),
     )

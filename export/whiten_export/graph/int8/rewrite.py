@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
+from whiten_export.graph.attention.find import attentions, query_product, value_product
 from whiten_export.graph.builder import constant
 from whiten_export.graph.int8.rounding import Columns, quantize_columns, quantize_weights, quantize_with_feedback
 from whiten_export.graph.int8.scales import (
@@ -27,9 +28,7 @@ from whiten_export.graph.products import (
     activations,
     bias_of,
     is_linear,
-    score_scales,
     shares_weights,
-    value_product,
     weights_by_result,
     weights_of,
     width_of,
@@ -178,10 +177,12 @@ class _Rewriter:
 
     def fold(self) -> None:
         """Move factors of attention scores into the queries' weights, and those of a context into the values'."""
-        for found in score_scales(self.model):
-            self.results[found.query] = np.float32(found.factor) * self._result_factors(found.query)
-            ir.convenience.replace_all_uses_with(found.node.outputs[0], found.scores)
-            self.model.graph.remove(found.node, safe=True)
+        for attention in list(attentions(self.model)):
+            scale, product = attention.scale, query_product(attention)
+            if scale is not None and product is not None:
+                self.results[product] = np.float32(attention.factor) * self._result_factors(product)
+                ir.convenience.replace_all_uses_with(scale.outputs[0], attention.scores.outputs[0])
+                self.model.graph.remove(scale, safe=True)
         for context in activations(self.model):
             product, factors = value_product(context), self.quantized[str(context.name)].scale.factors
             if factors is not None and product is not None:

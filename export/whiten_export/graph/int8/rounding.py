@@ -47,7 +47,7 @@ def quantize_with_feedback(weight: Float32Array, gram: NDArray[np.floating]) -> 
     by the factors that minimise the expected squared error of x W (GPTQ, Frantar et al. 2023, in the form of LDLQ, Chee
     et al. 2023, equation 3). The second row of a pair is kept within what `LARGEST_PAIR` leaves to it.
     """
-    scale = _pair_scales(weight, np.diag(gram))
+    scale = _pair_scales(weight, np.diag(gram).astype(np.float64))
     order = np.argsort(-np.diag(gram), kind="stable")
     place = np.argsort(order)
     feedback = _feedback(gram[np.ix_(order, order)])

@@ -8,9 +8,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from whiten_export.graph.attention.find import value_product
 from whiten_export.graph.builder import save_with_outputs
 from whiten_export.graph.int8.rounding import TINY, expected_losses
-from whiten_export.graph.products import bias_of, value_product, width_of
+from whiten_export.graph.products import bias_of, width_of
 from whiten_runtime.inference.batching import pad_batch, plan_batches
 from whiten_runtime.ort.session import SessionOptions, create_session
 from whiten_runtime.reporter import Reporter
@@ -27,6 +28,9 @@ _AFFORDABLE = 0.02
 _FAINT, _FAINT_SHARE = 1e-5, 0.01
 """Lower bound of the magnitudes of channels from which factors are computed, and that over the median magnitude: a
 channel that is silent on the texts of the calibration must not fill the range of a token when it speaks."""
+
+_DECIMALS = 5
+"""Decimals of the costs of a constant scale, by which it is chosen: what processors round apart is less."""
 
 _SMOOTHING = (0.6, 0.7, 0.8, 0.9, 1.0)
 """Exponents of the smoothing that are tried. In all-mpnet-base-v2, 1 is best for queries, keys and values (cosine .9995
@@ -59,7 +63,7 @@ class Range:
     low: Float32Array  # smallest value of each channel, and 0 at most, float32 [n]
     high: Float32Array  # largest value of each channel, and 0 at least, float32 [n]
     rows: Float32Array  # a sample of tokens, float32 [r, n]
-    gram: Float32Array  # sum of x^T x over tokens x, float32 [n, n]
+    gram: Float32Array  # sum of x^T x over tokens x, rounded as in `_Meter`, float32 [n, n]
     far: Float32Array  # tokens of far and bare texts, `FAR_ROWS` of each text, float32 [t * FAR_ROWS, n]
 
 
@@ -118,7 +122,7 @@ def choose_scales(
     if known is not None:
         scale = Scale(known.zero_point, least=known.least)
         return Choice(scale, scale, None, np.zeros(0))
-    energies = [max(float(np.vdot(measured.gram @ weight, weight)), TINY) for weight in weights]
+    energies = [max(_energy(measured.gram, weight), TINY) for weight in weights]
     tokens: list[tuple[float, Scale]] = []
     nearest: list[tuple[float, Scale]] = []
     constants: list[tuple[float, Scale]] = []
@@ -134,7 +138,8 @@ def choose_scales(
         constants.append((of_constant + feedback, constant))
     token, constant = _best(tokens), _best(constants)
     costs = _errors(constant, measured.far, weights) - _errors(token, measured.far, weights)
-    return Choice(token, _best(nearest), constant, costs.reshape(-1, FAR_ROWS).mean(axis=1))
+    costs = costs.reshape(-1, FAR_ROWS).mean(axis=1).round(_DECIMALS)
+    return Choice(token, _best(nearest), constant, costs)
 
 
 def choose_constants(choices: Mapping[str, Choice]) -> set[str]:
@@ -167,21 +172,28 @@ def _constant(measured: Range, factors: Float32Array | None) -> Scale:
 
 def _factors(measured: Range, weights: Sequence[Float32Array]) -> Iterator[Float32Array]:
     """Yield m^a / w^(1 - a) for each exponent a: m the largest magnitude of a channel, w that of its weights."""
-    magnitude = np.maximum(-measured.low, measured.high)
+    magnitude = np.maximum(-measured.low, measured.high).astype(np.float64)
     magnitude = np.maximum(magnitude, max(_FAINT, _FAINT_SHARE * float(np.median(magnitude))))
-    heaviest = np.maximum(np.max([np.abs(weight).max(axis=1) for weight in weights], axis=0), _FAINT)
+    heaviest = np.max([np.abs(weight).max(axis=1) for weight in weights], axis=0).astype(np.float64)
+    heaviest = np.maximum(heaviest, _FAINT)
     for exponent in _SMOOTHING:
         yield np.asarray(magnitude**exponent / heaviest ** (1 - exponent), np.float32)
 
 
 def _errors(scale: Scale, rows: Float32Array, weights: Sequence[Float32Array]) -> Float64Array:
     """Return the squared error of x W over that of x W, a mean over products, for each row x, float64 [r]."""
-    lost = scale.rounded(rows) - scale.divided(rows)
+    lost = (scale.rounded(rows) - scale.divided(rows)).astype(np.float64)
     errors = np.zeros(len(rows))
     for weight in weights:
-        sizes = np.maximum(np.square(rows @ weight).sum(axis=1), TINY)
+        sizes = np.maximum(np.square(rows.astype(np.float64) @ weight).sum(axis=1), TINY)
         errors += np.square(lost @ scale.smoothed_weight(weight)).sum(axis=1) / sizes / len(weights)
     return errors
+
+
+def _energy(gram: Float32Array, weight: Float32Array) -> float:
+    """Return the sum of |x W|² over the tokens x of a Gram matrix."""
+    wide = weight.astype(np.float64)
+    return float(np.vdot(gram @ wide, wide))
 
 
 _GRAM_BYTES = 640 << 20
@@ -247,7 +259,7 @@ def _groups(values: Sequence[ir.Value]) -> Iterator[list[ir.Value]]:
     group: list[ir.Value] = []
     size = 0
     for value in values:
-        needed = 4 * width_of(value) ** 2
+        needed = 8 * width_of(value) ** 2
         if group and size + needed > _GRAM_BYTES:
             yield group
             group, size = [], 0
@@ -271,13 +283,23 @@ def _tokens(array: Float32Array, real: NDArray[np.bool_]) -> Float32Array:
     return rows[real.reshape(-1)] if len(rows) == real.size else rows
 
 
+_LEVELS_OF_CHANNEL = 1 << 12
+"""Levels, of either sign, to which the activations of a Gram matrix are rounded."""
+
+
 class _Meter:
-    """Collects the range of one activation."""
+    """Collects the range of one activation.
+
+    A Gram matrix is of whole numbers, each channel's in steps of a power of two: their products and sums are exact in
+    float64. So all kernels, and all numbers of threads, give the same bits. Rounding with feedback would make other
+    weights of a Gram matrix that differs in its last bits, and these another network.
+    """
 
     def __init__(self) -> None:
         self._low: Float32Array | float = 0.0
         self._high: Float32Array | float = 0.0
-        self._gram: Float32Array | float = 0.0
+        self._steps: Float64Array | None = None
+        self._gram: Float64Array | float = 0.0
         self._rows: list[Float32Array] = []
         self._far: list[Float32Array] = []
 
@@ -285,7 +307,10 @@ class _Meter:
         """Add the tokens of a batch, of which one in `every` matters for more than the range."""
         self._low, self._high = np.minimum(self._low, limits.min(axis=0)), np.maximum(self._high, limits.max(axis=0))
         some = tokens[::every]
-        self._gram += some.T @ some
+        if self._steps is None:
+            self._steps = _steps(some)
+        levels = np.rint(some / self._steps)
+        self._gram += levels.T @ levels
         self._rows.append(some[_spread(len(some), min(_ROWS, len(some)))])
 
     def add_far(self, tokens: Float32Array, lengths: NDArray[np.int64]) -> None:
@@ -299,8 +324,17 @@ class _Meter:
 
     def result(self) -> Range:
         """Return what was measured."""
-        low, high, gram = (np.asarray(part, np.float32) for part in (self._low, self._high, self._gram))
+        assert self._steps is not None
+        sums = self._gram * np.outer(self._steps, self._steps)
+        low, high, gram = (np.asarray(part, np.float32) for part in (self._low, self._high, sums))
         return Range(low, high, np.concatenate(self._rows), gram, np.concatenate(self._far))
+
+
+def _steps(tokens: Float32Array) -> Float64Array:
+    """Return the step of each channel, [n]: a power of two by which its largest magnitude has `_LEVELS_OF_CHANNEL`."""
+    magnitude = np.abs(tokens).max(axis=0).astype(np.float64)
+    magnitude = np.maximum(magnitude, max(_FAINT_SHARE * float(magnitude.max()), TINY))
+    return np.asarray(np.exp2(np.floor(np.log2(magnitude))) / _LEVELS_OF_CHANNEL)
 
 
 def _spread(count: int, wanted: int) -> NDArray[np.intp]:

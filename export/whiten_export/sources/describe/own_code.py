@@ -1,32 +1,34 @@
-"""Name the Python code that comes with a checkpoint and is not run, in whose place are transformers' own classes."""
+"""Name the Python code that comes with a checkpoint: what runs, and in whose place are transformers' own classes."""
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
+from whiten_export.sources.describe.auto_map import network_code, split_repository, tokenizer_code
 from whiten_export.sources.describe.checkpoint import Checkpoint
-from whiten_export.sources.describe.settings import read_settings
 from whiten_runtime.bundle.records import Source
 
-_TOKENIZER = "AutoTokenizer"
-_NETWORK = ("AutoConfig", "AutoModel")
+
+def code_that_ran(checkpoint: Checkpoint, runs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the files of code that runs, by name: "own.py", or "ORG/NAME@COMMIT/own.py" of another repository.
+
+    Args:
+        checkpoint: files of the model.
+        runs: classes of transformers, such as "AutoModel", in whose place code of the checkpoint runs.
+    """
+    files = (split_repository(file) for name, file in _codes(checkpoint).items() if name in runs)
+    places = {repository: f"{repository}@{commit}/" for repository, commit in checkpoint.code.items()}
+    return tuple(sorted({f"{places[repository] if repository else ''}{name}" for repository, name in files}))
 
 
 def ignored_code(checkpoint: Checkpoint, runs: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the files of a checkpoint's own code for its config, network and tokenizer that are not run, by name.
 
-    Models of the catalogue that need no such code are known to be right without it, and have none here.
+    Models of the catalogue are known to be right without such code, and have none here.
 
     Args:
         checkpoint: files of the model.
-        runs: classes of transformers, such as "AutoModel", in whose place code of the checkpoint may run.
+        runs: classes of transformers, such as "AutoModel", in whose place code of the checkpoint runs.
     """
-    if checkpoint.entry is not None and not checkpoint.entry.remote_code:
+    if checkpoint.entry is not None:
         return ()
-    codes = dict(_codes(checkpoint.tokenizer_directory / "tokenizer_config.json", (_TOKENIZER,)))
-    if checkpoint.kind == "transformers":
-        codes |= dict(_codes(checkpoint.directory / "config.json", _NETWORK))
-    return tuple(sorted({file for name, file in codes.items() if name not in runs}))
+    return tuple(sorted({file for name, file in _codes(checkpoint).items() if name not in runs}))
 
 
 def code_notes(checkpoint: Checkpoint, record: Source, trust_remote_code: bool) -> tuple[str, ...]:
@@ -41,17 +43,16 @@ def code_notes(checkpoint: Checkpoint, record: Source, trust_remote_code: bool) 
     )
 
 
-def _codes(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield the names for which a file's `auto_map` has code, and the file of it."""
-    mapped = read_settings(path).get("auto_map") if path.is_file() else None
-    if isinstance(mapped, list):  # of a tokenizer, in older files
-        mapped = {_TOKENIZER: mapped}
-    for name, place in mapped.items() if isinstance(mapped, dict) else ():
-        if name in names and (reference := _reference(place)) is not None:
-            yield name, f"{reference.rpartition('.')[0]}.py"
+def way_to_code(checkpoint: Checkpoint) -> str | None:
+    """Return where a checkpoint's own code lies and how it is run, for messages; None without any."""
+    files = sorted(set(_codes(checkpoint).values()))
+    if not files:
+        return None
+    others = sorted({repository for repository, _ in map(split_repository, files) if repository})
+    where = f"in the repository {' and '.join(others)}" if others else f"in its folder: {', '.join(files)}"
+    return f"comes with Python code of its own ({where}); read it, then allow it with --trust-remote-code"
 
 
-def _reference(place: Any) -> str | None:
-    """Return a class such as "modeling.Model"; that of a fast tokenizer goes before a slow one's, which comes first."""
-    places = place if isinstance(place, list) else [place]
-    return next((one for one in reversed(places) if isinstance(one, str) and "." in one), None)
+def _codes(checkpoint: Checkpoint) -> dict[str, str]:
+    codes = tokenizer_code(checkpoint.tokenizer_directory)
+    return codes | network_code(checkpoint.directory) if checkpoint.kind == "transformers" else codes

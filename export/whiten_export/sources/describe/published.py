@@ -14,6 +14,9 @@ from whiten_runtime.inference.options import TEXT
 
 MODULES_FILE = "modules.json"
 
+ROUTER_FILES = ("router_config.json", "config.json")
+"""Names of the file with a Router's routes; an Asym's is named like a network's config."""
+
 CONFIGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -39,8 +42,13 @@ _ARGUMENTS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs"
 _HARMLESS = {
     *("attn_implementation", "torch_dtype", "dtype", "add_pooling_layer", "unpad_inputs", "use_safetensors"),
     *("use_memory_efficient_attention", "low_cpu_mem_usage", "use_fast", "trust_remote_code", "use_cache"),
+    *("device_map", "max_memory", "offload_folder", "offload_state_dict", "cache_dir", "local_files_only", "token"),
+    "padding_side",
 }
-"""Arguments of a Transformer that change how a vector is computed, not which."""
+"""Arguments of a Transformer that change how or where a vector is computed, not which."""
+
+_SAME_AS_LENGTH = ("model_max_length", "max_length")
+"""Arguments of a tokenizer that change nothing where they equal the Transformer's `max_seq_length`."""
 
 _STATES = ("forward", "last_hidden_state")
 """Method of a network, and its output, from which the vector of a text has to come."""
@@ -150,8 +158,7 @@ def _step(root: Path, class_path: Any, folder: str, file: Path) -> _Step:
 
 def _route(root: Path, folder: Path, route: str | None) -> tuple[str, list[_Step]]:
     """Return the route of a Router that was asked for, or its only one, and the modules of it."""
-    # An Asym's file is named like a network's config.
-    names = (folder / name for name in ("router_config.json", "config.json"))
+    names = (folder / name for name in ROUTER_FILES)
     path = next((path for path in names if path.is_file() and "structure" in read_settings(path)), None)
     if path is None:
         raise WhitenError(f"{folder}: the Router has no router_config.json; copy the model again")
@@ -182,14 +189,16 @@ def _first(path: Path, step: _Step) -> Published:
         return Published(step.folder)
     settings = read_settings(config)
     length, lower = settings.pop("max_seq_length", None), bool(settings.pop("do_lower_case", False))
-    _check_transformer(settings, config)
+    _check_transformer(settings, length, config)
     return Published(step.folder, max_seq_length=length, do_lower_case=lower)
 
 
-def _check_transformer(settings: dict[str, Any], path: Path) -> None:
+def _check_transformer(settings: dict[str, Any], length: Any, path: Path) -> None:
     """Refuse the settings that make another vector of a text than the network's last hidden state."""
     for name in _ARGUMENTS:
-        if changing := _named(settings, name, path).keys() - _HARMLESS:
+        arguments = _named(settings, name, path)
+        same = {key for key in _SAME_AS_LENGTH if arguments.get(key) == length}
+        if changing := arguments.keys() - _HARMLESS - same:
             raise WhitenError(f"{path}: {name} sets {min(changing)}, which is not supported")
     modalities = _named(settings, "modality_config", path)
     if "message" in modalities:

@@ -3,7 +3,7 @@
 import re
 from contextlib import suppress
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_runtime.bundle.records import Source
@@ -31,6 +31,8 @@ def source_record(
     num_hidden_layers: int,
     hidden_size: int,
     ignored_code: tuple[str, ...] = (),
+    remote_code: tuple[str, ...] = (),
+    network_sha256: str | UnsetType = UNSET,
 ) -> Source:
     """Describe a checkpoint for the manifest."""
     return Source(
@@ -38,6 +40,7 @@ def source_record(
         checkpoint=checkpoint.hub_id,
         revision=checkpoint.revision,
         weights_sha256=checkpoint.weights_sha256,
+        network_sha256=network_sha256,
         merged_into=checkpoint.merged_into,
         model_type=model_type,
         num_hidden_layers=num_hidden_layers,
@@ -45,6 +48,7 @@ def source_record(
         sentence_similarity=checkpoint.sentence_similarity,
         license=stated_license(checkpoint),
         ignored_code=ignored_code or UNSET,
+        remote_code=remote_code or UNSET,
     )
 
 

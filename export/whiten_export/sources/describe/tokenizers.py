@@ -9,10 +9,21 @@ from tokenizers import Tokenizer, normalizers
 
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_runtime.bundle.records import Side
-from whiten_runtime.errors import WhitenError
+from whiten_runtime.errors import UsageError, WhitenError
 
 UNSET_LENGTH = 1_000_000
 """Length from which a tokenizer counts as unlimited: transformers then writes a far larger number."""
+
+_LEAST_SHARE = 0.1
+"""Least number of tokens, as a share of the embeddings' rows: rows that no token has are padding, or of no use."""
+
+_FILES = ("tokenizer.json", "vocab.*", "*.model", "*.spm", "*.tiktoken", "tekken.json", "*tokenizer*.py")
+"""Names of files that hold a tokenizer."""
+
+_COPY = (
+    "copy the files of the model's own tokenizer (tokenizer.json, vocab.txt or a file .model, and "
+    "tokenizer_config.json) into"
+)
 
 
 @dataclass(frozen=True)
@@ -56,15 +67,58 @@ def lower_case(backend: Tokenizer) -> None:
 
 
 def check_tokenizer(checkpoint: Checkpoint, tokenizer: SourceTokenizer, rows: int) -> None:
-    """Check that embeddings have a row for each id, except special tokens such as EmbeddingGemma's for images."""
+    """Check that a tokenizer is that of the embeddings: it knows texts, and fits the number of rows.
+
+    Each id needs a row, except those of special tokens such as EmbeddingGemma's for images.
+
+    Raises:
+        UsageError: the tokenizer has no token but special ones, or far fewer tokens than the embeddings have rows.
+        WhitenError: an id has no row.
+    """
     backend = Tokenizer.from_str(tokenizer.json)
     added = backend.get_added_tokens_decoder()
-    ids = [number for number in backend.get_vocab().values() if number not in added or not added[number].special]
-    if (largest := max(tokenizer.plain([*ids, *backend.encode("").ids, tokenizer.pad_token_id]))) >= rows:
+    vocabulary = backend.get_vocab()
+    plain = {token: number for token, number in vocabulary.items() if number not in added or not added[number].special}
+    if not any(token.strip("\u2581 ") for token in plain):  # U+2581: SentencePiece's blank
+        raise missing_tokenizer(checkpoint, len(vocabulary))
+    if len(vocabulary) < _LEAST_SHARE * rows:
+        raise UsageError(
+            f"'{checkpoint.model}': its tokenizer has {len(vocabulary):,} tokens, but its embeddings {rows:,} rows; "
+            f"{_COPY} {checkpoint.tokenizer_directory}; if it is the right one, remove the unused rows with "
+            "transformers' resize_token_embeddings"
+        )
+    ids = [*plain.values(), *backend.encode("").ids, tokenizer.pad_token_id]
+    if (largest := max(tokenizer.plain(ids))) >= rows:
         raise WhitenError(
             f"'{checkpoint.model}': its tokenizer has ids up to {largest}, but the embeddings have {rows} rows; use "
             "the tokenizer that the model was trained with"
         )
+
+
+def tokenizer_missing(checkpoint: Checkpoint) -> bool:
+    """Return whether no file of a tokenizer lies in the folder of a checkpoint's tokenizer."""
+    folder = checkpoint.tokenizer_directory
+    return not any(path for name in _FILES for path in folder.glob(name))
+
+
+def missing_tokenizer(checkpoint: Checkpoint, specials: int = 0) -> UsageError:
+    """Return the error of a checkpoint without a tokenizer, or with one of special tokens alone."""
+    why = "" if tokenizer_missing(checkpoint) else f" that knows a word: its {specials} tokens are special ones alone"
+    return UsageError(f"'{checkpoint.model}' has no tokenizer{why}; {_COPY} {checkpoint.tokenizer_directory}")
+
+
+def count_unknown(tokenizer: SourceTokenizer, rows: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Return how many of the tokens of texts are the unknown one, and how many are not special.
+
+    Args:
+        tokenizer: tokenizer of the texts.
+        rows: token ids of each text.
+    """
+    backend = Tokenizer.from_str(tokenizer.json)
+    unknown = backend.token_to_id(tokenizer.specials.get("unk_token", ""))
+    specials = {number for number, token in backend.get_added_tokens_decoder().items() if token.special} - {unknown}
+    ids = [number for row in rows for number in row if number not in specials]
+    return ids.count(unknown) if unknown is not None else 0, len(ids)
 
 
 def specials_without_row(tokenizer: SourceTokenizer, rows: int) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import logging
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -17,7 +18,9 @@ from torch import Tensor, nn
 
 from whiten_export.sources.describe.checkpoint import ADAPTER_CONFIG, Checkpoint
 from whiten_export.sources.describe.families import SCALED_BY_LENGTH, batch_limit, family_of, positions_before
+from whiten_export.sources.describe.own_code import way_to_code
 from whiten_export.sources.describe.settings import read_settings
+from whiten_export.sources.describe.tokenizers import missing_tokenizer, tokenizer_missing
 from whiten_export.sources.describe.weights import adapter_weights
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
 
@@ -46,16 +49,37 @@ def quiet() -> Iterator[None]:
 
 def load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
     """Load the config."""
-    return from_pretrained(transformers.AutoConfig, checkpoint.directory, checkpoint, trust_remote_code)
+    try:
+        return from_pretrained(transformers.AutoConfig, checkpoint.directory, checkpoint, trust_remote_code)
+    except WhitenError:
+        if "model_type" in read_settings(checkpoint.directory / "config.json"):
+            raise
+        kind = _type_by_weights(checkpoint.weights)
+        why = f" (its weights are named {kind}.*)" if kind else ", or what its authors say it is"
+        raise UsageError(
+            f"{checkpoint.directory / 'config.json'}: has no model_type, which files of 2019 lack; add "
+            f'"model_type": "{kind or "bert"}" to it{why}'
+        ) from None
+
+
+def _type_by_weights(files: Iterable[Path]) -> str | None:
+    """Return the architecture of transformers after which most weights of files are named; None for none."""
+    first = Counter(name.split(".")[0] for file in files for name in _kinds(file))
+    return next((name for name, _ in first.most_common() if name in transformers.CONFIG_MAPPING), None)
 
 
 def load_tokenizer(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
     """Load the tokenizer that PyTorch users of this checkpoint get, with the lower-casing that the catalogue sets."""
     known = checkpoint.entry.lowercase if checkpoint.entry else None
     casing = {} if known is None else {"do_lower_case": known}
-    return from_pretrained(
-        transformers.AutoTokenizer, checkpoint.tokenizer_directory, checkpoint, trust_remote_code, **casing
-    )
+    try:
+        return from_pretrained(
+            transformers.AutoTokenizer, checkpoint.tokenizer_directory, checkpoint, trust_remote_code, **casing
+        )
+    except WhitenError:
+        if tokenizer_missing(checkpoint):
+            raise missing_tokenizer(checkpoint) from None
+        raise
 
 
 def from_pretrained(
@@ -69,11 +93,8 @@ def from_pretrained(
             )
     except Exception as error:  # what is wrong with a checkpoint's files shows as errors of many packages
         reason = " ".join(str(error).split())
-        if "trust_remote_code" in reason:
-            raise UsageError(
-                f"'{checkpoint.model}' comes with Python code of its own; read it, then allow it with "
-                "--trust-remote-code"
-            ) from error
+        if not trust_remote_code and (way := way_to_code(checkpoint)):
+            raise UsageError(f"'{checkpoint.model}' {way}") from error
         if "ignore_mismatched_sizes" in reason:  # it names no tensor, and points to a report that is not shown
             reason = "weights have other shapes than its config.json says; copy both again"
         raise WhitenError(f"transformers cannot load '{checkpoint.model}': {reason}") from error
@@ -279,7 +300,8 @@ def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, p
         )
     if not isinstance(network, nn.Module):
         raise WhitenError(f"'{checkpoint.model}' loads as {type(network).__name__}; wanted a PyTorch module")
-    _check_weights(checkpoint, config.model_type, network, report, pooler)
+    way = None if trust_remote_code else way_to_code(checkpoint)
+    _check_weights(checkpoint, config.model_type, network, report, pooler, way)
     check_numbers(network, checkpoint.weights)
     if checkpoint.adapter is not None:
         network = merge_adapter(network, checkpoint.adapter)
@@ -287,15 +309,20 @@ def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, p
     return network.eval().requires_grad_(False)
 
 
-def _check_weights(checkpoint: Checkpoint, kind: str, network: nn.Module, report: Any, pooler: bool) -> None:
-    """Check that the network has all weights that hidden states depend on, and that none of the checkpoint is left."""
+def _check_weights(
+    checkpoint: Checkpoint, kind: str, network: nn.Module, report: Any, pooler: bool, way: str | None
+) -> None:
+    """Check that the network has all weights that hidden states depend on, and that none of the checkpoint is left.
+
+    `way` says how code that comes with the checkpoint would be run in place of transformers' class, if there is any.
+    """
     missing = sorted(
         name for name in report["missing_keys"] if not _UNUSED.search(name) or (pooler and name.startswith("pooler."))
     )
     if missing:
         raise WhitenError(
             f"{checkpoint.directory}: {len(missing)} weights are missing, such as '{missing[0]}'; "
-            f"this is not a complete {kind} checkpoint"
+            + (f"the checkpoint {way}" if way else f"this is not a complete {kind} checkpoint")
         )
     parts = {name for name, _ in network.named_children()}
     prefix = f"{getattr(network, 'base_model_prefix', '')}."
@@ -309,5 +336,6 @@ def _check_weights(checkpoint: Checkpoint, kind: str, network: nn.Module, report
     if surplus:
         raise WhitenError(
             f"{checkpoint.directory}: transformers {transformers.__version__} does not take {len(surplus)} weights of "
-            f"this {kind} network, such as '{surplus[0]}', so it would compute other vectors; use a version that does"
+            f"this {kind} network, such as '{surplus[0]}', so it would compute other vectors; "
+            + (f"the checkpoint {way}" if way else "use a version that does")
         )

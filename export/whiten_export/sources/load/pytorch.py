@@ -21,8 +21,9 @@ from whiten_export.proof.gate import PublishedVectors, Request
 from whiten_export.proof.reference import Dense, Float64Array, Reference
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.families import batch_limit, family_of, usable_positions
-from whiten_export.sources.describe.own_code import ignored_code
+from whiten_export.sources.describe.own_code import code_that_ran, ignored_code
 from whiten_export.sources.describe.record import recommended_layers, source_record
+from whiten_export.sources.load.identity import network_sha256
 from whiten_export.sources.load.network import (
     empty_positions,
     fix_frequencies,
@@ -57,19 +58,26 @@ class PyTorchModel(TokenModel):
         count: int = self._config.num_hidden_layers
         with quiet():  # conversions of older tokenizers warn
             self.tokenizer = describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code))
-        runs = ("AutoConfig", "AutoTokenizer", network_class(checkpoint, self._config)) if trust_remote_code else ()
-        self.record = source_record(
-            checkpoint, self._config.model_type, count, self._config.hidden_size, ignored_code(checkpoint, runs)
-        )
+        own = ("AutoConfig", network_class(checkpoint, self._config)) if trust_remote_code else ()
+        runs = (*own, "AutoTokenizer") if trust_remote_code else ()
         self.layers = tuple(range(count + 1))
         self.default_layers = recommended_layers(checkpoint, count)
         limited = usable_positions(self._config, 0) is not None
         before = empty_positions(self._config, trust_remote_code) if limited else 0
         self.positions = usable_positions(self._config, before)
+        self.supported = family_of(self._config.model_type).supported
+        self.record = source_record(
+            checkpoint,
+            self._config.model_type,
+            count,
+            self._config.hidden_size,
+            ignored_code(checkpoint, runs),
+            code_that_ran(checkpoint, runs),
+            network_sha256(checkpoint, own, before if self.supported else None),
+        )
         self.batch_limit = batch_limit(self._config)
         self.vocab_size: int = self.tokenizer.surplus_from or self._config.vocab_size
         self.client_config: Mapping[str, Any] = _client_config(self._config)
-        self.supported = family_of(self._config.model_type).supported
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Trace the network. Nodes that the layers do not need, such as the blocks above them, are not in the graph."""
@@ -127,6 +135,23 @@ class TorchReference(Reference):
                 return
             with one_thread() as threads:
                 yield threads
+
+    @contextmanager
+    def for_long_texts(self) -> Iterator[None]:
+        """Compute in float32, with PyTorch's fused attention where the network has it, until the context is closed."""
+        network: Any = self._network.to(torch.float32)
+        implementation = getattr(network.config, "_attn_implementation", None)
+        try:
+            network.set_attn_implementation("sdpa")
+        except (AttributeError, ImportError, ValueError):  # of a network without it, or of its own code
+            implementation = None
+        try:
+            with quiet():
+                yield
+        finally:
+            if implementation is not None:
+                network.set_attn_implementation(implementation)
+            self._network.to(torch.float64)
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
         """Return the pooled hidden states of each layer, [layers, batch_size, d]."""

@@ -128,7 +128,7 @@ def encode_published(
                 device=device,
                 trust_remote_code=trust_remote_code,
                 local_files_only=True,
-                model_kwargs={"dtype": torch.float32} | _attention(checkpoint),
+                model_kwargs={"dtype": torch.float32, "device_map": None} | _attention(checkpoint),
             )
             model.float().eval()
             for module in model.modules():

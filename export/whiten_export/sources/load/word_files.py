@@ -31,7 +31,7 @@ class Words:
 
 
 def read_words(path: Path, reserved: tuple[str, ...] = ()) -> Words:
-    """Read a .txt or .vec file, also inside .gz or .zip, without repeated words.
+    """Read a .txt or .vec file, also inside .gz or .zip, without repeated words. Blanks or tabs are between fields.
 
     A first line "n d" is a header: n lines with d numbers each follow. A word may contain blanks, as a few of GloVe's
     and of fastText's do; the last d fields of a line are its numbers.
@@ -99,7 +99,7 @@ def _entry(line: str, width: int) -> tuple[str, NDArray[np.float32]]:
         vector = np.array(fields[len(fields) - width :], np.float32)
     except ValueError:
         return "", np.empty(0, np.float32)
-    has_word = 0 < width < len(fields) and "\t" not in line
+    has_word = 0 < width < len(fields)
     return " ".join(fields[:-width]) if has_word else "", vector
 
 
@@ -109,7 +109,11 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         if path.suffix.lower() == ".zip":
             with zipfile.ZipFile(path) as archive:
                 texts = [item for item in archive.infolist() if item.filename.endswith((".txt", ".vec"))]
-                if len(texts) != 1:
+                if not texts:
+                    raise DataError(
+                        f"{path}: holds no word vectors (.txt, .vec); if it is a model, unpack it and name its folder"
+                    )
+                if len(texts) > 1:
                     raise DataError(f"{path}: holds {len(texts)} text files; wanted one: unpack the one that you want")
                 with archive.open(texts[0]) as stream:
                     yield stream  # type: ignore[misc]
@@ -124,9 +128,10 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _lines(stream: BinaryIO, path: Path) -> Iterator[str]:
-    """Yield the lines of a file, without a byte order mark at its beginning and blanks at their ends."""
+    """Yield the lines of a file, without a byte order mark at its beginning, with blanks for tabs, and none at ends."""
     for number, line in enumerate(stream, 1):
         try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip(" \r\n")
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            yield text.replace("\t", " ").rstrip(" \r\n")
         except UnicodeDecodeError:
             raise DataError(f"{path}: line {number} is not UTF-8; {_FORMAT}") from None

@@ -1,0 +1,212 @@
+"""Compute the attention of long texts in blocks of queries, so that no matrix of tokens times tokens is held.
+
+Up to `SHORT` tokens a graph computes attention as it did. Longer texts take a Scan over blocks of queries. Keys that
+no query of a block can see are not read: those outside a window, and those after the block in a causal network. Masks
+are made inside the block. Keys and values that several heads share are not copied. A row of weights is computed whole,
+so that the result is the same but for the order of sums (as in Rabe & Staats 2021, "Self-attention does not need O(n^2)
+memory", section 2, without its division of the keys).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from whiten_export.graph.attention.find import Attention, Heads, attentions, shared_heads
+from whiten_export.graph.attention.masks import Visible, visible
+from whiten_export.graph.attention.nodes import Nodes, floats
+
+SHORT = 512
+"""Maximum number of tokens of a batch's longest text up to which attention is computed at once."""
+
+BLOCK = 128
+"""Number of queries of a block."""
+
+_LOWEST = float(np.finfo(np.float32).min)
+"""What is added to the score of a token that is not seen: finite, so that the queries of padding are no NaN."""
+
+
+def attend_in_blocks(model: ir.Model, longest: int) -> int:
+    """Let texts of more than `SHORT` tokens compute attention in blocks, where masks are understood.
+
+    Return the number of attentions that stay as they are, whose memory grows with the square of the number of tokens;
+    0 if the graph takes no such texts.
+    """
+    if longest <= SHORT:
+        return 0
+    graph = model.graph
+    attended = {attention: _visible(model, attention, longest) for attention in attentions(model)}
+    every = sum(node.op_type == "Softmax" for node in graph)
+    start = _Start(graph)
+    rows = {seen: start.bias(seen) for seen in dict.fromkeys(attended.values()) if seen is not None}
+    graph.insert_before(next(iter(graph)), start.nodes.close())
+    replaced = 0
+    for attention, seen in attended.items():
+        if seen is not None:
+            _replace(graph, attention, seen, start, rows[seen], f"attention.{replaced}")
+            replaced += 1
+    RemoveUnusedNodesPass()(model)
+    return every - replaced
+
+
+def _visible(model: ir.Model, attention: Attention, longest: int) -> Visible | None:
+    """Return what a real token sees, and nothing that does not matter for its vector."""
+    if len(attention.masks) != 1 or _width(attention.queries) is None or _heads(attention.queries) is None:
+        return None
+    seen = visible(model, attention.masks[0], longest)
+    if seen is None or not seen.padding or seen.token:
+        return None
+    return Visible(seen.left, seen.right)
+
+
+class _Start:
+    """Values that all attentions share, computed at the start of the graph."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.nodes = nodes = Nodes(graph, "attention.start")
+        self._graph = graph
+        inputs = {value.name: value for value in graph.inputs}
+        self._ids = inputs["input_ids"]
+        real = nodes.op("Cast", inputs["attention_mask"], to=ir.DataType.BOOL.value)
+        row = nodes.op("Where", real, nodes.number(0.0), nodes.number(_LOWEST))
+        self.padding = nodes.op("Unsqueeze", row, nodes.integers(1, 2))  # [batch, 1, 1, sequence]
+        length = nodes.op("Squeeze", nodes.size(self._ids, 1))
+        self.long = nodes.op("Greater", length, nodes.integer(SHORT))
+
+    def bias(self, seen: Visible) -> ir.Value:
+        """Return what is added to the scores of a short text: [batch, 1, 1 or sequence, sequence]."""
+        if seen.all:
+            return self.padding
+        name = f"attention.mask_{seen.left}_{seen.right}"
+        row, whole = Nodes(self._graph, f"{name}.row"), Nodes(self._graph, f"{name}.whole")
+        length = whole.op("Squeeze", whole.size(self._ids, 1))
+        positions = whole.op("Range", whole.integer(0), length, whole.integer(1))
+        queries = whole.op("Unsqueeze", positions, whole.integers(1))
+        unused = row.graph([], [floats(row.op("Identity", self.padding))])
+        mask = whole.graph([], [floats(_hide(whole, seen, queries, positions, self.padding))])
+        return self.nodes.choose(self.long, unused, mask)
+
+
+def _hide(nodes: Nodes, seen: Visible, queries: ir.Value, keys: ir.Value, padding: ir.Value) -> ir.Value:
+    """Add the mask of a window, given positions [q, 1] and [k], to that of padding [batch, 1, 1, k]."""
+    distance = nodes.op("Sub", queries, keys)
+    near = []
+    if seen.left is not None:
+        near.append(nodes.op("LessOrEqual", distance, nodes.integer(seen.left)))
+    if seen.right is not None:
+        near.append(nodes.op("GreaterOrEqual", distance, nodes.integer(-seen.right)))
+    both = near[0] if len(near) == 1 else nodes.op("And", *near)
+    return nodes.op("Where", both, padding, nodes.number(_LOWEST))
+
+
+@dataclass(frozen=True)
+class _Operands:
+    """What a block of queries needs."""
+
+    queries: ir.Value  # [batch, heads, sequence, d]
+    keys: ir.Value  # [batch, groups, d, sequence]
+    values: ir.Value  # [batch, groups, sequence, d]
+    heads: int
+    copies: int  # number of heads that share a group
+    width: int  # d
+    scale: ir.Node | None
+
+
+def _replace(graph: ir.Graph, attention: Attention, seen: Visible, start: _Start, bias: ir.Value, name: str) -> None:
+    before = Nodes(graph, name)
+    shared: Heads = shared_heads(attention)
+    keys = shared.keys if shared.turned else before.op("Transpose", shared.keys, perm=[0, 1, 3, 2])
+    heads, width = _heads(attention.queries), _width(attention.queries)
+    assert heads is not None
+    assert width is not None
+    operands = _Operands(attention.queries, keys, shared.values, heads, shared.copies, width, attention.scale)
+    long, short = Nodes(graph, f"{name}.long"), Nodes(graph, f"{name}.short")
+    whole = floats(_attend(short, operands, operands.queries, keys, shared.values, bias))
+    blocks = floats(_scan(graph, long, operands, seen, start.padding, f"{name}.block"))
+    result = before.choose(start.long, long.graph([], [blocks]), short.graph([], [whole]))
+    context = attention.context
+    result.shape = context.outputs[0].shape
+    graph.insert_before(context, before.close())
+    ir.convenience.replace_all_uses_with(context.outputs[0], result)
+    graph.remove(context, safe=True)
+
+
+def _attend(
+    nodes: Nodes, operands: _Operands, queries: ir.Value, keys: ir.Value, values: ir.Value, bias: ir.Value
+) -> ir.Value:
+    """Add softmax(c Q K^T + bias) V, [batch, heads, q, d]; heads that share keys are rows of one product."""
+    copies, heads, width = operands.copies, operands.heads, operands.width
+    groups = heads // copies
+    if copies > 1:
+        queries = nodes.op("Reshape", queries, nodes.integers(0, groups, -1, width))
+    scores = nodes.op("MatMul", queries, keys)
+    if operands.scale is not None:
+        scores = _scaled(nodes, operands.scale, scores)
+    if copies > 1:
+        columns = nodes.size(keys, 3)
+        apart = nodes.op("Concat", nodes.integers(0, groups, copies, -1), columns, axis=0)
+        scores = nodes.op("Add", nodes.op("Reshape", scores, apart), nodes.op("Unsqueeze", bias, nodes.integers(1)))
+        scores = nodes.op("Reshape", scores, nodes.op("Concat", nodes.integers(0, groups, -1), columns, axis=0))
+    else:
+        scores = nodes.op("Add", scores, bias)
+    context = nodes.op("MatMul", nodes.op("Softmax", scores, axis=-1), values)
+    return nodes.op("Reshape", context, nodes.integers(0, heads, -1, width)) if copies > 1 else context
+
+
+def _scaled(nodes: Nodes, scale: ir.Node, scores: ir.Value) -> ir.Value:
+    """Add the Mul or Div of an attention to other scores."""
+    constants = [
+        value if ir.convenience.get_const_tensor(value) is not None else scores for value in scale.inputs if value
+    ]
+    return nodes.op(scale.op_type, *constants)
+
+
+def _scan(graph: ir.Graph, nodes: Nodes, operands: _Operands, seen: Visible, padding: ir.Value, name: str) -> ir.Value:
+    """Add a Scan over blocks of queries, whose results are joined and cut to the length of the text."""
+    body = Nodes(graph, name)
+    start = ir.Value(name=f"{name}.start", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
+    first = body.op("Unsqueeze", start, body.integers(0))
+    end = body.op("Add", first, body.integers(BLOCK))
+    queries = body.op("Slice", operands.queries, first, end, body.integers(2))
+    keys, values, bias = operands.keys, operands.values, padding
+    if not seen.all:
+        least = body.integers(0)
+        if seen.left is not None:
+            least = body.op("Max", body.op("Sub", first, body.integers(seen.left)), least)
+        most = body.size(padding, 3) if seen.right is None else body.op("Add", end, body.integers(seen.right))
+        keys = body.op("Slice", keys, least, most, body.integers(3))
+        values = body.op("Slice", values, least, most, body.integers(2))
+        bias = body.op("Slice", padding, least, most, body.integers(3))
+        rows, columns = (
+            _positions(body, value, axis, at) for value, axis, at in ((queries, 2, first), (keys, 3, least))
+        )
+        bias = _hide(body, seen, body.op("Unsqueeze", rows, body.integers(1)), columns, bias)
+    context = _attend(body, operands, queries, keys, values, bias)
+    turned = body.op("Transpose", context, perm=[2, 0, 1, 3])  # [q, batch, heads, d]
+    missing = body.op("Sub", body.integers(BLOCK), body.size(turned, 0))
+    pads = body.op("Concat", body.integers(0, 0, 0, 0), missing, body.integers(0, 0, 0), axis=0)
+    block = floats(body.op("Pad", turned, pads))  # blocks that are joined have one size
+    length = nodes.size(operands.queries, 2)
+    starts = nodes.op("Range", nodes.integer(0), nodes.op("Squeeze", length), nodes.integer(BLOCK))
+    blocks = nodes.scan(starts, body.graph([start], [block]))
+    sizes = nodes.op("Concat", nodes.integers(-1), nodes.size(operands.queries, 0), axis=0)
+    sizes = nodes.op("Concat", sizes, nodes.integers(operands.heads, operands.width), axis=0)
+    joined = nodes.op("Slice", nodes.op("Reshape", blocks, sizes), nodes.integers(0), length, nodes.integers(0))
+    return nodes.op("Transpose", joined, perm=[1, 2, 0, 3])
+
+
+def _positions(nodes: Nodes, value: ir.Value, axis: int, first: ir.Value) -> ir.Value:
+    """Add the positions of the tokens of an axis, int64 [n], counted from `first`."""
+    count = nodes.op("Squeeze", nodes.size(value, axis))
+    return nodes.op("Add", nodes.op("Range", nodes.integer(0), count, nodes.integer(1)), first)
+
+
+def _heads(value: ir.Value) -> int | None:
+    size = value.shape[1] if value.shape is not None and len(value.shape) == 4 else None
+    return size if isinstance(size, int) else None
+
+
+def _width(value: ir.Value) -> int | None:
+    size = value.shape[3] if value.shape is not None and len(value.shape) == 4 else None
+    return size if isinstance(size, int) else None

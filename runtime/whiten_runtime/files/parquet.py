@@ -1,0 +1,78 @@
+"""Read columns of Parquet files with pyarrow."""
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from whiten_runtime.errors import DataError, MissingPackageError, UsageError, from_clone
+from whiten_runtime.files.records import WrongRowError, choose_column
+
+BATCH = 4096
+"""Rows of a Parquet file that are decoded at once."""
+
+
+def import_parquet() -> tuple[Any, Any]:
+    """Import pyarrow and pyarrow.parquet."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingPackageError(f"parquet files need pyarrow; install it {from_clone('parquet')}") from None
+    return pyarrow, pyarrow.parquet
+
+
+def open_parquet(stream: BinaryIO, name: str) -> Any:
+    """Open a Parquet file."""
+    pyarrow, parquet = import_parquet()
+    try:
+        return parquet.ParquetFile(stream)
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{name}: not a parquet file ({' '.join(str(error).split())})") from None
+
+
+def choose_strings(column: str | None, schema: Any, name: str) -> str:
+    """Return the column of the texts of a Parquet file: strings, UTF-8 in bytes, or nulls alone."""
+    pyarrow, _ = import_parquet()
+    chosen = choose_column(column, schema.names, name)
+    kind = schema.field(chosen).type
+    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    if not (is_string(kind) or is_bytes(kind) or pyarrow.types.is_null(kind)):
+        raise UsageError(f"'{name}': column '{chosen}' holds {kind}; wanted strings, so choose another with --column")
+    return chosen
+
+
+def is_string(kind: Any) -> bool:
+    """Return whether a type of pyarrow is one of strings."""
+    return str(kind) in ("string", "large_string", "string_view")
+
+
+def is_bytes(kind: Any) -> bool:
+    """Return whether a type of pyarrow is one of bytes."""
+    pyarrow, _ = import_parquet()
+    return str(kind) in ("binary", "large_binary", "binary_view") or pyarrow.types.is_fixed_size_binary(kind)
+
+
+def parquet_batches(file: Any, name: str, columns: list[str], groups: list[int] | None = None) -> Iterator[Any]:
+    """Yield batches of the rows of some row groups; None for all."""
+    pyarrow, _ = import_parquet()
+    try:
+        yield from file.iter_batches(BATCH, groups, columns, use_threads=False)
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{name}: cannot be read ({' '.join(str(error).split())})") from None
+
+
+def strings_of(column: Any) -> list[str | WrongRowError]:
+    """Return the strings of a column of a Parquet file, and what is wrong in place of others."""
+    pyarrow, _ = import_parquet()
+    plain = column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
+    try:
+        values = plain.cast(pyarrow.large_string()).to_pylist()
+    except (pyarrow.ArrowInvalid, UnicodeDecodeError):
+        values = map(_string, plain.cast(pyarrow.large_binary()).to_pylist())
+    return [WrongRowError("holds null; wanted a string") if value is None else value for value in values]
+
+
+def _string(value: bytes | None) -> str | WrongRowError | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return WrongRowError("is not UTF-8")

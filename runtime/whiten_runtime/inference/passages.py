@@ -1,0 +1,112 @@
+"""Embed the passages of one text from a single pass over it (late chunking)."""
+
+import operator
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whiten_runtime.bundle.graph import OUTPUT
+from whiten_runtime.bundle.records import Pooling
+from whiten_runtime.bundle.token_weights import with_token_weights
+from whiten_runtime.errors import TextError, TooLongError, UsageError, described
+from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.options import TEXT, EncodeOptions, with_prompt
+from whiten_runtime.inference.sessions import ForkSafeSession
+from whiten_runtime.inference.tokenizer import Token
+
+Passages = NDArray[np.intp]
+"""First character of each passage and the one after its last, [n, 2]."""
+
+
+class PassageEmbedder:
+    """Embeds passages with the graph of an embedder, which a session of its own holds from the first call on.
+
+    Args:
+        path: the bundle, for errors.
+        pooling: its pooling.
+        embedder: what embeds its texts.
+    """
+
+    def __init__(self, path: Path, pooling: Pooling | None, embedder: Embedder) -> None:
+        self._path, self._pooling, self._embedder = path, pooling, embedder
+        graph = embedder.engine.graph
+        self._session = ForkSafeSession(lambda: graph.create_session(None, edit=with_token_weights))
+
+    def embed(self, text: str, spans: Iterable[Sequence[int]], options: EncodeOptions) -> NDArray[Any]:
+        """Return the finished vectors of passages, [n, width]; `Encoder.encode_passages` says what is raised."""
+        if self._pooling != "mean":
+            raise UsageError(
+                f"{self._path}: pools by {self._pooling}; passages need a bundle that pools by mean: embed each alone"
+            )
+        passages = checked_spans(text, spans)
+        tokens = self._tokens(text, options.prompt)
+        prompt = options.prompt if TEXT in options.prompt else options.prompt + TEXT
+        left_out = 0 if options.include_prompt else self._embedder.tokenizer.prompt_tokens(options.prompt)
+        weights = token_weights(tokens, passages, prompt.index(TEXT), len(text), left_out)
+        ids = np.array([[token.id for token in tokens]], np.int64)
+        names = [value.name for value in self._session.get().get_inputs()]
+        feed = dict(zip(names, (ids, np.ones_like(ids), weights), strict=True))
+        return options.finish(self._session.run([OUTPUT], feed)[0], "spans")
+
+    def close(self) -> None:
+        """Free the session."""
+        self._session.close()
+
+    def _tokens(self, text: str, prompt: str) -> list[Token]:
+        most, limit = self._embedder.max_characters, self._embedder.tokenizer.max_seq_length
+        if len(text) > most:
+            raise TooLongError(f"text has {len(text)} characters, but at most {most} are read; {_PARTS}")
+        tokens = self._embedder.tokenizer.tokens(with_prompt(prompt, [text])[0])
+        if len(tokens) > limit:
+            raise TooLongError(f"text has {len(tokens)} tokens, but the bundle takes {limit}; {_PARTS}")
+        return tokens
+
+
+_PARTS = "cut it between passages, and embed those of each part"
+
+
+def checked_spans(text: str, spans: Iterable[Sequence[int]]) -> Passages:
+    """Check a text and the spans of its passages, and return them as an array."""
+    if not isinstance(text, str):
+        raise TextError(f"text is {described(text)}; wanted one str")
+    if not isinstance(spans, Iterable):
+        raise UsageError(f"spans is {described(spans)}; wanted a list of (start, end)")
+    pairs = []
+    for index, span in enumerate(spans):
+        try:
+            start, end = map(operator.index, span)
+        except (TypeError, ValueError):
+            start, end = -1, -1
+        if not 0 <= start <= end <= len(text):
+            raise UsageError(
+                f"spans[{index}] is {described(span)}; wanted (start, end), the first character of a passage and the "
+                f"one after its last, in a text of {len(text)} characters"
+            )
+        pairs.append((start, end))
+    return np.array(pairs, np.intp).reshape(-1, 2)
+
+
+def token_weights(
+    tokens: Sequence[Token], passages: Passages, start: int, length: int, left_out: int = 0
+) -> NDArray[np.float32]:
+    """Return the weight of each token in the mean of each passage, float32 [n, tokens].
+
+    A token is of the passage that has its last character. Special tokens and those of a prompt are of every passage, as
+    `encode` pools them with every text.
+
+    Args:
+        tokens: tokens of the text with its prompt.
+        passages: spans, in characters of the text without its prompt.
+        start: index of the first character of the text after the prompt.
+        length: number of characters of the text.
+        left_out: number of tokens at the beginning that the bundle leaves out of its pooling.
+    """
+    ends = np.array([token.end for token in tokens]) - start
+    special = np.array([token.special for token in tokens])
+    everywhere = special | (ends <= 0) | (ends > length)
+    own = (passages[:, :1] < ends) & (ends <= passages[:, 1:])
+    pooled = (own | everywhere) & (np.arange(len(tokens)) >= left_out)
+    return np.asarray(pooled / np.maximum(pooled.sum(axis=1, keepdims=True), 1), np.float32)

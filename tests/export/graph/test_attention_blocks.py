@@ -1,0 +1,181 @@
+"""Test that attention in blocks of queries gives PyTorch's hidden states, and that no tokens x tokens are held."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from support.checkpoints import save_checkpoint
+from support.families import DECODERS, FAMILIES, LAYERS, MAX_LENGTH
+from support.graphs import default_session, graph_of
+from whiten_export.graph.attention import blocks
+from whiten_export.graph.attention.find import attentions, shared_heads
+from whiten_export.graph.attention.masks import Visible, visible
+from whiten_export.graph.fold_positions import fold_positions
+from whiten_export.sources.load import pytorch
+
+IN_BLOCKS = (
+    "bert",
+    "distilbert",
+    "albert",
+    "gpt2",
+    "modernbert",
+    "llama",
+    "mistral",
+    "qwen3",
+    "gemma3_text",
+    "nomic_bert",
+)
+WITHOUT_BLOCKS = ("mpnet", "t5", "deberta-v2", "xlm")
+"""Networks with biases of positions, or that hide tokens otherwise: they stay as they are."""
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "SHORT", 20)
+    monkeypatch.setattr(blocks, "BLOCK", 8)
+
+
+@pytest.fixture
+def load(checkpoint: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Any]:
+    """Return a function that loads the small network of an architecture."""
+    return lambda family: _eager(
+        checkpoint(family) if family in FAMILIES else save_checkpoint(DECODERS[family], tmp_path)
+    )
+
+
+def _eager(path: Path) -> Any:
+    import transformers
+
+    network = transformers.AutoModel.from_pretrained(path)
+    network = network.encoder if network.config.model_type == "t5" else network
+    network.set_attn_implementation("eager")
+    return network.eval()
+
+
+def trace(network: Any) -> ir.Model:
+    model = pytorch.trace(network, (LAYERS,))
+    fold_positions(model, MAX_LENGTH)
+    return model
+
+
+def worst(model: ir.Model, network: Any, lengths: tuple[int, ...]) -> float:
+    """Return the largest difference of the states of real tokens from PyTorch's, divided by the largest state."""
+    real = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    ids = np.random.default_rng(1).integers(5, 60, real.shape)
+    feed = {"input_ids": ids, "attention_mask": real.astype(np.int64)}
+    (states,) = default_session(ir.to_proto(model).SerializeToString()).run(None, feed)
+    with torch.no_grad():
+        want = network(**{name: torch.from_numpy(array) for name, array in feed.items()}).last_hidden_state.numpy()
+    assert np.isfinite(states).all()
+    return float(np.abs(states - want)[real].max() / np.abs(want).max())
+
+
+@pytest.mark.parametrize("family", IN_BLOCKS)
+@pytest.mark.usefixtures("small_blocks")
+def test_states_of_short_and_long_texts_are_those_of_pytorch(family: str, load: Callable[[str], Any]) -> None:
+    network = load(family)
+    model = trace(network)
+    assert blocks.attend_in_blocks(model, MAX_LENGTH) == 0
+    assert sum(node.op_type == "If" for node in model.graph) >= LAYERS
+    for lengths in ((1,), (20, 5), (21, 3), (MAX_LENGTH,), (MAX_LENGTH, 1, 24), (40, 40)):
+        assert worst(model, network, lengths) < 1e-5, lengths
+
+
+@pytest.mark.parametrize("family", WITHOUT_BLOCKS)
+@pytest.mark.usefixtures("small_blocks")
+def test_attentions_that_are_not_understood_stay_as_they_are(family: str, load: Callable[[str], Any]) -> None:
+    network = load(family)
+    model = trace(network)
+    assert blocks.attend_in_blocks(model, MAX_LENGTH) == LAYERS
+    assert worst(model, network, (MAX_LENGTH, 5)) < 1e-5
+
+
+def test_graphs_of_short_texts_stay_as_they_are(load: Callable[[str], Any]) -> None:
+    model = trace(load("bert"))
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    assert blocks.attend_in_blocks(model, blocks.SHORT) == 0
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize(
+    ("family", "left", "right", "copies"),
+    [
+        ("bert", {None}, {None}, 1),
+        ("gpt2", {None}, {0}, 1),
+        ("mistral", {15}, {0}, 2),
+        ("modernbert", {None, 8}, {None, 8}, 1),
+        ("gemma3_text", {None, 8}, {None, 8}, 4),
+    ],
+)
+def test_masks_are_read_as_what_they_hide(
+    family: str, left: set[int | None], right: set[int | None], copies: int, load: Callable[[str], Any]
+) -> None:
+    model = trace(load(family))
+    seen = [visible(model, attention.masks[0], MAX_LENGTH) for attention in attentions(model)]
+    assert {mask.left for mask in seen if mask} == left
+    assert {mask.right for mask in seen if mask} == right
+    assert all(mask is not None and mask.padding for mask in seen)
+    assert {shared_heads(attention).copies for attention in attentions(model)} == {copies}
+
+
+HEADS, WIDTH = 2, 4
+
+
+def masked(mask: str) -> Visible | None:
+    """Return what is read from the mask m of an attention."""
+    text = f"""(int64[b, n] input_ids, int64[b, n] attention_mask) => (float[b, {HEADS}, n, {WIDTH}] y)
+    {{ x = Gather(table, input_ids)
+       r = Reshape(x, split)
+       q = Transpose<perm=[0,2,1,3]>(r)
+       t = Transpose<perm=[0,2,3,1]>(r)
+       s = MatMul(q, t)
+       f = Cast<to=1>(attention_mask)
+       u = Unsqueeze(f, axes)
+       inverse = Sub(one, u)
+       {mask}
+       a = Add(s, m)
+       p = Softmax<axis=-1>(a)
+       y = MatMul(p, q) }}"""
+    arrays: dict[str, NDArray[Any]] = {"table": np.ones((60, HEADS * WIDTH), np.float32)}
+    arrays |= {name: np.array(value, np.float32) for name, value in {"one": 1, "low": -1e9, "weak": -2}.items()}
+    integers = {"split": [0, 0, HEADS, WIDTH], "axes": [1, 2], "last": [1], "zero": 0, "step": 1, "far": 3000}
+    model = graph_of(text, arrays | {name: np.array(value, np.int64) for name, value in integers.items()})
+    (attention,) = attentions(model)
+    return visible(model, attention.masks[0], 8192)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        "m = Mul(inverse, weak)",  # padding is seen a little
+        "m = Mul(u, weak)",  # padding is seen more than tokens
+        "m = Mul(u, one)",
+        "g = Cast<to=1>(input_ids) g1 = Unsqueeze(g, axes) m = Mul(g1, low)",  # by the ids
+        "g = CumSum(u, step) m = Mul(g, low)",  # by how many tokens there are
+    ],
+)
+def test_what_is_no_mask_is_not_understood(mask: str) -> None:
+    assert masked(mask) is None
+
+
+def test_mask_of_padding_is_read() -> None:
+    assert masked("m = Mul(inverse, low)") == Visible(None, None, hidden=-1e9)
+
+
+def test_a_window_that_only_long_texts_show_is_read() -> None:
+    seen = masked("""length = Shape<start=1, end=2>(attention_mask)
+       count = Squeeze(length)
+       places = Range(zero, count, step)
+       rows = Unsqueeze(places, last)
+       distance = Sub(rows, places)
+       near = LessOrEqual(distance, far)
+       padded = Mul(inverse, low)
+       m = Where(near, padded, low)""")
+    assert seen is not None
+    assert (seen.left, seen.right, seen.padding) == (3000, None, True)

@@ -1,0 +1,186 @@
+"""Test that texts of the maximum length are proven: what is wrong only beyond 1,024 tokens is refused."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from support.checkpoints import save_checkpoint
+from support.families import WIDTH
+from support.once import once
+from whiten import Encoder, NoVectorError, ParityError, UsageError
+from whiten_export.graph.attention import blocks
+from whiten_export.graph.attention.masks import Visible
+from whiten_export.graph.attention.nodes import Nodes
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.recipe import Recipe
+from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.parity import read_probes
+from whiten_runtime.bundle.records import TextMemory
+from whiten_runtime.inference import batching, cpu
+
+LENGTH = 1300
+
+
+@pytest.fixture(scope="session")
+def long_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that makes a small network for texts of 1,300 tokens."""
+
+    def make(family: str, path: Path) -> None:
+        save_checkpoint(family, path, max_position_embeddings=LENGTH, num_hidden_layers=2)
+        config = path / "tokenizer_config.json"
+        config.write_text(json.dumps(json.loads(config.read_text("utf-8")) | {"model_max_length": LENGTH}), "utf-8")
+
+    return lambda family: once(tmp_path_factory, f"long/{family}", lambda path: make(family, path))
+
+
+def export(checkpoint: Path, out: Path, **choices: Any) -> Path:
+    recipe = Recipe(str(checkpoint), layers=(2,), whitening=None, max_length=LENGTH, **choices)
+    export_bundle(recipe, out)
+    return out
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_bundles_are_proven_to_their_last_token(
+    family: str, long_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with Encoder(export(long_checkpoint(family), tmp_path / "bundle")) as encoder:
+        parity = encoder.manifest.parity
+        assert parity is not None
+        assert parity.max_tokens == LENGTH
+        probes = read_probes(encoder._bundle)
+        assert probes.long is not None
+        tokenizer = encoder._tokenizer
+        lengths = [len(tokenizer.cut(row)) for row in tokenizer.tokenize(probes.long.texts)]
+        assert lengths[0] == LENGTH
+        assert LENGTH // 2 <= lengths[1] <= LENGTH
+        whole, quick = encoder.verify(), encoder.verify(quick=True)
+        assert (whole.vectors, whole.max_difference < 1e-5) == (quick.vectors + 3, True)
+
+
+def with_broken_blocks(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Nodes, Visible, ir.Value], tuple[Visible, ir.Value]]
+) -> None:
+    """Break attention in texts of more than 512 tokens, and nothing else."""
+    scan = blocks._scan
+
+    def broken(graph: Any, nodes: Nodes, operands: Any, seen: Visible, padding: ir.Value, name: str) -> ir.Value:
+        return scan(graph, nodes, operands, *change(nodes, seen, padding), name)
+
+    monkeypatch.setattr(blocks, "_scan", broken)
+
+
+def narrower(nodes: Nodes, seen: Visible, padding: ir.Value) -> tuple[Visible, ir.Value]:
+    """Let windows end one token too early."""
+    return (seen if seen.left is None else dataclasses.replace(seen, left=seen.left - 1)), padding
+
+
+def forgetful(nodes: Nodes, seen: Visible, padding: ir.Value) -> tuple[Visible, ir.Value]:
+    """Let tokens see padding from the second block on."""
+    places = nodes.op("Range", nodes.integer(0), nodes.op("Squeeze", nodes.size(padding, 3)), nodes.integer(1))
+    return seen, nodes.op("Where", nodes.op("Less", places, nodes.integer(128)), padding, nodes.number(0.0))
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "precision"),
+    [
+        ("modernbert", narrower, "fp32"),
+        ("bert", forgetful, "fp32"),
+        ("bert", forgetful, "int8"),
+    ],
+)
+def test_masks_that_are_wrong_in_long_texts_are_refused(
+    family: str,
+    change: Callable[[Nodes, Visible, ir.Value], tuple[Visible, ir.Value]],
+    precision: str,
+    long_checkpoint: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_broken_blocks(monkeypatch, change)
+    with pytest.raises(ParityError, match="no bundle was written"):
+        export(long_checkpoint(family), tmp_path / "bundle", precision=precision)
+    assert not (tmp_path / "bundle").exists()
+
+
+def shorten(model: ir.Model) -> None:
+    """Repeat the last row of a table of positions, as if it had been made for 1,100 tokens."""
+    arrays = {name: ir.convenience.get_const_tensor(value) for name, value in model.graph.initializers.items()}
+    (name,) = (
+        name for name, tensor in arrays.items() if tensor is not None and tensor.shape.numpy() == (LENGTH, WIDTH)
+    )
+    rows = arrays[name].numpy().copy()
+    rows[1100:] = rows[1099]
+    model.graph.initializers[name].const_value = ir.tensor(rows, name=name)
+
+
+def test_positions_that_end_too_early_are_refused(
+    long_checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from whiten_export.pipeline import export_model
+
+    monkeypatch.setattr(export_model, "fold_positions", lambda graph, longest: shorten(graph))
+    with pytest.raises(ParityError, match="no bundle was written"):
+        export(long_checkpoint("bert"), tmp_path / "bundle")
+
+
+def test_numbers_that_are_cut_off_in_long_texts_are_refused(
+    long_checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a constant scale of int8 that is too small for what only long texts hold."""
+    scan = blocks._scan
+
+    def clipped(graph: Any, nodes: Nodes, *rest: Any) -> ir.Value:
+        result = scan(graph, nodes, *rest)
+        return nodes.op("Clip", result, nodes.number(-0.02), nodes.number(0.02))
+
+    monkeypatch.setattr(blocks, "_scan", clipped)
+    with pytest.raises(ParityError, match="int8 costs these vectors too much"):
+        export(long_checkpoint("bert"), tmp_path / "bundle", precision="int8")
+
+
+@pytest.fixture(scope="session")
+def long_bundle(tmp_path_factory: pytest.TempPathFactory, long_checkpoint: Callable[[str], Path]) -> Path:
+    return once(tmp_path_factory, "long/bundle", lambda path: export(long_checkpoint("modernbert"), path))
+
+
+def words(count: int) -> str:
+    return "word " * count
+
+
+def test_a_text_that_takes_too_much_memory_is_refused_before_it_runs(long_bundle: Path) -> None:
+    memory = read_manifest(long_bundle).memory
+    assert isinstance(memory, TextMemory)
+    assert memory.pair_bytes == 0
+    with Encoder(long_bundle, memory_limit=memory.of(700)) as encoder:
+        assert encoder.encode([words(5), words(200)]).shape == (2, 32)
+        with pytest.raises(NoVectorError, match=r"texts\[1\] has 1,300 tokens, which take about .*(memory_limit)"):
+            encoder.encode([words(5), words(4000), words(7)])
+    with Encoder(long_bundle, memory_limit=memory.of(LENGTH)) as encoder:
+        assert encoder.encode([words(5), words(4000), words(7)]).shape == (3, 32)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.5])
+def test_a_memory_limit_is_a_number_of_bytes(limit: Any, long_bundle: Path) -> None:
+    with pytest.raises(UsageError, match="memory_limit"):
+        Encoder(long_bundle, memory_limit=limit)
+
+
+def test_texts_of_one_call_and_of_many_have_the_same_vectors(
+    long_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts beyond a length run alone, first, and on all threads."""
+    texts = [words(count) for count in (3, 300, 1200, 40, 800)]
+    with Encoder(long_bundle, threads=2) as encoder:
+        want = [encoder.encode(text) for text in texts]
+    monkeypatch.setattr(batching, "ALONE_TOKENS", 600)
+    monkeypatch.setattr(cpu, "ALONE_TOKENS", 600)
+    with Encoder(long_bundle, threads=2) as encoder, ThreadPoolExecutor(5) as executor:
+        np.testing.assert_allclose(encoder.encode(texts), want, atol=1e-5)
+        np.testing.assert_allclose(list(executor.map(encoder.encode, texts)), want, atol=1e-5)

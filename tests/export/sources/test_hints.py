@@ -1,0 +1,73 @@
+"""Test that what is no model, or not quite one, is refused with the way out."""
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from support.checkpoints import write_json, write_tensors
+from support.cli import refused
+
+RAW = ("--layers", "1", "--whitening", "none")
+
+
+def put(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("files", "named", "message"),
+    [
+        (["model.onnx"], "", "has model.onnx, but no config.json and no tokenizer.json: copy both from"),
+        (["model.onnx", "tokenizer.json"], "", "has model.onnx, but no config.json: copy it from the model's"),
+        (["model_quantized.onnx"], "", "has model_quantized.onnx, but no config.json and no tokenizer.json"),
+        (["a/b/config.json", "a/vocab.txt"], "", "has no config.json, but a folder below has one: name {path}/a/b"),
+        (["a/config.json", "b/config.json"], "", "a folder below has one: name {path}/a or {path}/b"),
+        (["a/config.json", "a/1_Pooling/config.json"], "", "a folder below has one: name {path}/a\n"),
+        ([f"{name}/config.json" for name in "abcde"], "", "name {path}/a or {path}/b or {path}/c, and 2 others"),
+        (["vocab.txt"], "", "has no config.json; wanted a directory written by save_pretrained"),
+        (
+            ["model.onnx"],
+            "model.onnx",
+            "is a file; wanted a directory, or word vectors (.txt, .vec, .gz, .zip): name its",
+        ),
+        (["m/model.safetensors"], "m/model.safetensors", "name its folder, {path}/m\n"),
+        (["model.pdf"], "model.pdf", "wanted a directory, or word vectors (.txt, .vec, .gz, .zip)\n"),
+        (["config.json", "model_quantized.onnx"], "", "it has model_quantized.onnx: rename the one that you want to"),
+        (["config.json", "onnx/model_O4.onnx"], "", "it has model_O4.onnx: rename the one that you want to model.onnx"),
+        (["config.json"], "", "wanted a directory written by save_pretrained, or by optimum-cli export onnx"),
+    ],
+)
+def test_a_path_without_a_model(files: list[str], named: str, message: str, tmp_path: Path) -> None:
+    path = put(tmp_path, *files) / named
+    assert message.format(path=tmp_path) in refused("export", path, *RAW) + "\n"
+
+
+def test_an_archive_of_a_model(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
+        archive.writestr("model/config.json", "{}")
+    error = refused("export", tmp_path / "model.zip", "--whitening", "none", code=1)
+    assert "holds no word vectors (.txt, .vec); if it is a model, unpack it and name its folder" in error
+
+
+@pytest.mark.parametrize(
+    ("prefix", "message"), [("bert.", '"bert" to it (its weights are named bert.*)'), ("", '"bert" to it, or')]
+)
+def test_settings_of_2019_without_a_type(
+    checkpoint: Callable[[str], Path], prefix: str, message: str, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "m"))
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", {name: value for name, value in config.items() if name != "model_type"})
+    weights = load_file(folder / "model.safetensors")
+    write_tensors(folder / "model.safetensors", {prefix + name: tensor for name, tensor in weights.items()})
+    assert f'has no model_type, which files of 2019 lack; add "model_type": {message}' in refused(
+        "export", folder, *RAW
+    )

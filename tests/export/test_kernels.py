@@ -1,0 +1,71 @@
+"""Test that an export makes the same choices, and the same bundle, whichever kernels numpy's OpenBLAS takes."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.cli import python
+from support.corpus import sentences
+from whiten import Encoder
+
+pytestmark = pytest.mark.slow
+
+EXPORTS = """
+import sys
+from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.recipe import Recipe
+model, corpus, out = sys.argv[1:]
+export_bundle(Recipe(model, layers=(1, 4), whitening=None), f"{out}/plain")
+export_bundle(Recipe(model, layers=(1, 4), whitening=None, precision="int8"), f"{out}/int8")
+export_bundle(Recipe(model, layers=(0, 1), whitening="pca", corpus=(corpus,)), f"{out}/white")
+"""
+PROCESSORS = {"default": (None, 2), "one thread": (None, 1), "AVX2": ("Haswell", 2), "SSE3": ("Prescott", 1)}
+"""Core types of OpenBLAS, and numbers of threads."""
+
+
+@pytest.fixture(scope="module")
+def exported(
+    checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """Folders with the bundles of each processor."""
+    folders = {}
+    for name, (core, threads) in PROCESSORS.items():
+        folders[name] = tmp_path_factory.mktemp("exported")
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": str(threads), "WHITEN_THREADS": str(threads)}
+        environment |= {} if core is None else {"OPENBLAS_CORETYPE": core}
+        done = python(EXPORTS, checkpoint("bert"), corpus_file, folders[name], env=environment)
+        assert done.returncode == 0, done.stderr
+    return folders
+
+
+def of_files(bundle: Path) -> dict[str, Any]:
+    files: dict[str, Any] = json.loads((bundle / "whiten.json").read_text("utf-8"))["files"]
+    return files
+
+
+@pytest.mark.parametrize("bundle", ["plain", "int8"])
+def test_a_bundle_without_a_fit_has_the_same_files(exported: dict[str, Path], bundle: str) -> None:
+    first, *others = (of_files(folder / bundle) for folder in exported.values())
+    for other in others:
+        assert {name for name in first if first[name] != other[name]} == set()
+
+
+def test_scales_of_int8_are_chosen_alike(exported: dict[str, Path]) -> None:
+    first, *others = (json.loads((folder / "int8/whiten.json").read_text("utf-8")) for folder in exported.values())
+    assert first["quantization"]["constant_scales"] + first["quantization"]["token_scales"] > 0
+    assert [other["quantization"] for other in others] == [first["quantization"]] * len(others)
+
+
+def test_vectors_with_a_fit_differ_by_rounding(exported: dict[str, Path]) -> None:
+    found = []
+    for folder in exported.values():
+        with Encoder(folder / "white") as encoder:
+            found.append((encoder.space, encoder.encode(sentences(60), normalize_embeddings=True)))
+    for space, vectors in found[1:]:
+        assert space == found[0][0]
+        np.testing.assert_allclose(vectors, found[0][1], rtol=0, atol=1e-6)

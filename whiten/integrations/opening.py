@@ -1,0 +1,144 @@
+"""Open bundles for adapters: once a process, and by the name and space that a framework has stored."""
+
+import threading
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Self
+
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
+from whiten_runtime.bundle.space import space_of
+from whiten_runtime.errors import BundleError, UsageError, WhitenError
+from whiten_runtime.hub.locating import SCHEME, locate_bundle
+from whiten_runtime.opened.encoder import Encoder, embedder_of
+from whiten_runtime.opened.opening import reopen
+
+_KEPT = 8
+"""Bundles that stay open though no adapter of them is left: Chroma makes a new one for each query."""
+
+_lock = threading.Lock()
+
+
+def open_encoder(encoder: Encoder | str | Path) -> Encoder:
+    """Return the encoder, or open the bundle of this directory.
+
+    Raises:
+        UsageError: neither an encoder nor a path.
+        BundleError: not a bundle, or an incomplete one.
+    """
+    if isinstance(encoder, Encoder):
+        return encoder
+    if not isinstance(encoder, str | Path):
+        raise UsageError(f"the bundle is {encoder!r}; wanted its directory, or an Encoder")
+    return Encoder(encoder)
+
+
+class BundleSource:
+    """The bundle of an adapter. Adapters of one process that name the same directory share one open encoder.
+
+    A pickle or a copy in another process has the name and the id of the space, and opens the bundle when it is first
+    needed.
+
+    Args:
+        bundle: the bundle's directory or name on the hub, or an open encoder.
+        space: id of the space that stored vectors have; None if there are none yet.
+        how: what to do where the bundle has moved, or another one has taken its place; ends a sentence.
+
+    Raises:
+        UsageError: neither an encoder nor a path.
+    """
+
+    def __init__(self, bundle: Encoder | str | Path, space: str | None = None, *, how: str = "") -> None:
+        self._bundle: str | Path
+        self._space, self._how = space, how
+        self._encoder: Encoder | None = None
+        self._opening: tuple[Any, ...] | None = None  # how an encoder was opened that was passed
+        if isinstance(bundle, Encoder):
+            self._check(bundle)
+            self._bundle, self._encoder, self._opening = str(bundle.path), bundle, bundle.__reduce__()[1]
+        elif isinstance(bundle, str | Path):
+            self._bundle = bundle
+        else:
+            raise UsageError(f"the bundle is {bundle!r}; wanted its directory, or an Encoder")
+
+    @property
+    def encoder(self) -> Encoder:
+        """Return the encoder, opened when it is first needed.
+
+        Raises:
+            BundleError: not a bundle, an incomplete one, or none any more.
+            UsageError: vectors of the bundle cannot be compared with those that are stored.
+        """
+        if self._encoder is None:
+            try:
+                encoder = _open_shared(self._bundle) if self._opening is None else reopen(*self._opening)
+            except BundleError as error:
+                if self._space is None:
+                    raise
+                raise BundleError(f"{error}; if it has moved, {self._how}") from None
+            self._check(encoder)
+            self._encoder = encoder
+        return self._encoder
+
+    def _check(self, encoder: Encoder) -> None:
+        if self._space not in (None, encoder.space):
+            raise UsageError(
+                f"{stored_name(encoder.path)}: gives vectors of the space '{encoder.space}', but those that are stored "
+                f"are of '{self._space}'; put the bundle back, or, if it has moved, {self._how}; else embed again"
+            )
+
+    @property
+    def name(self) -> str:
+        """Return what is to be stored: a name on the hub with its commit, or a directory."""
+        return str(self._bundle) if self._encoder is None else stored_name(self._encoder.path)
+
+    @property
+    def space(self) -> str | None:
+        """Return the id of the space of the vectors; None where there is no bundle yet, and none was stored."""
+        if self._encoder is not None:
+            return self._encoder.space
+        if self._space is not None:
+            return self._space
+        try:
+            return space_of(read_manifest(Path(self._bundle)))
+        except (WhitenError, OSError):
+            return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_bundle": self.name, "_space": self.space, "_how": self._how, "_opening": self._opening}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_encoder": None}
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+def stored_name(path: Path) -> str:
+    """Return the name of a bundle for other processes: hf://ORG/NAME@COMMIT of one in the hub's cache, or its path."""
+    repository, folder = path.parent.parent.name, path.parent.name
+    if folder == "snapshots" and repository.startswith("models--"):
+        return f"{SCHEME}{repository.removeprefix('models--').replace('--', '/', 1)}@{path.name}"
+    return str(path)
+
+
+def _open_shared(bundle: str | Path) -> Encoder:
+    """Return the encoder of a directory, which is opened anew only if its bundle was replaced or it was closed."""
+    path = locate_bundle(bundle).absolute()
+    try:
+        status = (path / MANIFEST_FILE).stat()
+    except OSError:
+        return Encoder(path)  # which says what is wrong
+    stamp = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+    with _lock:
+        encoder = _opened(path, stamp)
+        try:
+            embedder_of(encoder).engine.check_open()
+        except WhitenError:
+            _opened.cache_clear()
+            encoder = _opened(path, stamp)
+    return encoder
+
+
+@lru_cache(maxsize=_KEPT)
+def _opened(path: Path, stamp: tuple[int, ...]) -> Encoder:
+    return Encoder(path)
