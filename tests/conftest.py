@@ -120,7 +120,7 @@ def fresh_bundle(
     checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A small BERT, layers 1 and 4, whitened, exported now."""
-    from whiten_export.pipeline.export_model import export_bundle
+    from whiten_export.pipeline.export import export_bundle
     from whiten_export.pipeline.recipe import Recipe
 
     corpus = (str(corpus_file),)
@@ -156,7 +156,7 @@ def minilm_checkpoint() -> Path:
 @pytest.fixture(scope="session")
 def minilm_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The real all-MiniLM-L6-v2, layers 1 and 6, whitened on 2,000 sentences."""
-    from whiten_export.pipeline.export_model import export_bundle
+    from whiten_export.pipeline.export import export_bundle
     from whiten_export.pipeline.recipe import Recipe
 
     recipe = Recipe("minilm", layers=(1, 6), whitening="pca", max_sentences=2000)
@@ -166,7 +166,7 @@ def minilm_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def minilm_int8_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same in int8."""
-    from whiten_export.pipeline.export_model import export_bundle
+    from whiten_export.pipeline.export import export_bundle
     from whiten_export.pipeline.recipe import Recipe
 
     recipe = Recipe("minilm", layers=(1, 6), whitening="pca", max_sentences=2000, precision="int8")

@@ -9,16 +9,16 @@ from importlib.util import find_spec
 from typing import Any
 
 _MODULES = {
-    "whiten_export.pipeline.export_model": "export_bundle",
+    "whiten_export.pipeline.export": "export_bundle",
     "whiten_export.pipeline.export_vectors": "export_vectors",
     "whiten_export.pipeline.recipe": "Recipe",
-    "whiten_export.pipeline.refit_files": "fit_bundle refit_bundle",
+    "whiten_export.pipeline.refit": "fit_bundle refit_bundle",
     "whiten_export.writing.client_files": "Export",
     "whiten_runtime.bundle.manifest": "Manifest",
     "whiten_runtime.bundle.parity": "Agreement",
     "whiten_runtime.bundle.records": (
         "AlignmentRecord CandidateRecord ChoiceRecord CorpusRecord FileRecord IsotropyRecord "
-        "ParityRecord QuantizationRecord Source WhiteningRecord"
+        "ParityRecord QuantizationRecord Source TextMemory WhiteningRecord"
     ),
     "whiten_runtime.errors": (
         "BundleError ClosedError DataError IntegrityError MissingPackageError NoVectorError ParityError "

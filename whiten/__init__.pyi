@@ -1,10 +1,10 @@
 # The public names of `whiten`, and where each is defined, for type checkers; `__init__.py` says the same to Python.
 
-from whiten_export.pipeline.export_model import export_bundle as export_bundle
+from whiten_export.pipeline.export import export_bundle as export_bundle
 from whiten_export.pipeline.export_vectors import export_vectors as export_vectors
 from whiten_export.pipeline.recipe import Recipe as Recipe
-from whiten_export.pipeline.refit_files import fit_bundle as fit_bundle
-from whiten_export.pipeline.refit_files import refit_bundle as refit_bundle
+from whiten_export.pipeline.refit import fit_bundle as fit_bundle
+from whiten_export.pipeline.refit import refit_bundle as refit_bundle
 from whiten_export.writing.client_files import Export as Export
 from whiten_runtime.bundle.manifest import Manifest as Manifest
 from whiten_runtime.bundle.parity import Agreement as Agreement
@@ -17,6 +17,7 @@ from whiten_runtime.bundle.records import IsotropyRecord as IsotropyRecord
 from whiten_runtime.bundle.records import ParityRecord as ParityRecord
 from whiten_runtime.bundle.records import QuantizationRecord as QuantizationRecord
 from whiten_runtime.bundle.records import Source as Source
+from whiten_runtime.bundle.records import TextMemory as TextMemory
 from whiten_runtime.bundle.records import WhiteningRecord as WhiteningRecord
 from whiten_runtime.errors import BundleError as BundleError
 from whiten_runtime.errors import ClosedError as ClosedError

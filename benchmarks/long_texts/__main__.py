@@ -148,7 +148,7 @@ def free_gpu() -> None:
 
 def export(folder: Path, longest: int, engine: str) -> None:
     """Export the last layer, not whitened, for one engine of whiten."""
-    from whiten_export.pipeline.export_model import export_bundle
+    from whiten_export.pipeline.export import export_bundle
     from whiten_export.pipeline.recipe import Recipe
 
     name, precision = engine.split()

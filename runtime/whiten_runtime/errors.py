@@ -67,17 +67,17 @@ class NoVectorError(BundleError):
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.failures, self._name), {"text": self.text}
 
-    def moved(self, offset: int) -> "NoVectorError":
-        """Return the error of a call in which these texts come after `offset` others."""
-        return self._with({offset + index: reason for index, reason in self.failures.items()})
+    def moved(self, offset: int, name: str | None = None) -> "NoVectorError":
+        """Return the error of a call in which these texts come after `offset` others, and may have another name."""
+        return self._with({offset + index: reason for index, reason in self.failures.items()}, name)
 
     def placed(self, places: Sequence[int]) -> "NoVectorError":
         """Return the error of a call whose texts were computed once each: text i is that of index `places[i]`."""
         failed = self.failures
         return self._with({index: failed[place] for index, place in enumerate(places) if place in failed})
 
-    def _with(self, failures: Mapping[int, str]) -> "NoVectorError":
-        error = NoVectorError(failures, self._name)
+    def _with(self, failures: Mapping[int, str], name: str | None = None) -> "NoVectorError":
+        error = NoVectorError(failures, name or self._name)
         error.text = self.text
         return error
 

@@ -2,14 +2,17 @@
 
 import os
 import re
+import signal
 import stat
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.ort.process import is_terminal
 
 KEY_VARIABLE = "WHITEN_API_KEY"
 """Environment variable of keys, separated by commas; they hold besides those of the file."""
@@ -52,9 +55,27 @@ def _choice(written: str, warn: Callable[[str], object]) -> ModelChoice:
     return ModelChoice(name, written)
 
 
+def note_hang_ups() -> list[int]:
+    """Return a list to which each SIGHUP is added, in place of ending a process that starts, until others take it.
+
+    If stderr was a terminal that is gone, the process ends all the same.
+    """
+    noted: list[int] = []
+    terminal = is_terminal(sys.stderr)
+
+    def note(number: int, frame: object) -> None:
+        if terminal and not is_terminal(sys.stderr):
+            raise SystemExit(128 + number)
+        noted.append(number)
+
+    if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGHUP, note)
+    return noted
+
+
 def usual_format() -> Literal["text", "json"]:
     """Return the format of the log where none is asked for."""
-    return "text" if sys.stderr.isatty() else "json"
+    return "text" if is_terminal(sys.stderr) else "json"
 
 
 def read_keys(file: str | None, environment: Mapping[str, str], warn: Callable[[str], object]) -> dict[str, str]:

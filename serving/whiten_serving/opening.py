@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import shutil
 import socket
 import webbrowser
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from whiten_runtime.errors import ProviderError, WhitenError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.opened.encoder import Encoder, embedder_of
 from whiten_runtime.opened.opening import proof_of
+from whiten_runtime.ort.providers import parse_provider
 from whiten_serving.arguments import ModelChoice
 from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.http.models import ServedModel
@@ -24,16 +26,13 @@ from whiten_serving.settings import Address, Settings
 
 _log = logging.getLogger("whiten.serving")
 
-_OWNER_AND_GROUP = 0o660
-"""Who may connect to a Unix socket."""
-
 
 def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agreement | None]:
     """Open one bundle, and prove its parity, or run it once if that is switched off, so that all sessions are made.
 
     The memory that this took, for long texts too, is given back.
     """
-    encoder = Encoder(choice.bundle, device=settings.device)
+    encoder = Encoder(choice.bundle, None if settings.device is None else [parse_provider(settings.device)])
     try:
         record_cuda_graphs(encoder)
         if settings.verify:
@@ -86,8 +85,9 @@ def described(model: ServedModel) -> str:
     return f"{model.name}: {manifest.dimension} dimensions, {manifest.precision}, space {encoder.space}; {parity}"
 
 
-def bind(address: Address) -> socket.socket:
+def bind(settings: Settings) -> socket.socket:
     """Return the socket to listen on. It does not listen yet: a client is refused."""
+    address = Address.of(settings.listen)
     if address.uds is not None:
         _remove_unused(Path(address.uds))
     config = uvicorn.Config(
@@ -101,7 +101,14 @@ def bind(address: Address) -> socket.socket:
     finally:
         logging.disable(logging.NOTSET)
     if address.uds is not None:
-        Path(address.uds).chmod(_OWNER_AND_GROUP)
+        try:
+            if settings.socket_group:
+                shutil.chown(address.uds, group=settings.socket_group)
+            Path(address.uds).chmod(int(settings.socket_mode, 8))
+        except (OSError, LookupError) as error:
+            sock.close()
+            Path(address.uds).unlink()
+            raise WhitenError(f"{address}: cannot be given to group {settings.socket_group!r}: {error}") from None
     return sock
 
 

@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ import uvicorn
 
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.ort.process import is_terminal
 from whiten_serving.arguments import ModelChoice, read_keys, usual_format
 from whiten_serving.http.app import make_app, traced
 from whiten_serving.http.models import Models, ServedModel
@@ -49,15 +51,15 @@ batches that requests for layer 0, whose network costs nothing, take a fifth mor
 _LOG = logging.getLogger("whiten.serving")
 
 
-def serve(settings: Settings, choices: Sequence[ModelChoice]) -> None:
-    """Serve bundles until SIGTERM or SIGINT has been obeyed."""
+def serve(settings: Settings, choices: Sequence[ModelChoice], hang_ups: Sequence[int] = ()) -> None:
+    """Serve bundles until SIGTERM or SIGINT has been obeyed. A list of `hang_ups` may grow before it is ready."""
     set_up_logs(usual_format() if settings.log == "off" else settings.log)
     address = Address.of(settings.listen)
-    listener = bind(address)
+    listener = bind(settings)
     try:
         process = opened(settings, choices)
         with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
-            runner.run(process.run(listener))
+            runner.run(process.run(listener, hang_ups))
     finally:
         listener.close()
         if address.uds is not None:
@@ -74,8 +76,8 @@ class Process:
     scheduler: Scheduler
     _stopping: bool = False
 
-    async def run(self, listener: socket.socket) -> None:
-        """Serve until a signal has been obeyed."""
+    async def run(self, listener: socket.socket, hang_ups: Sequence[int] = ()) -> None:
+        """Serve until a signal has been obeyed; reload at once if there were hang-ups before."""
         settings, address = self.settings, address_of(listener)
         config = uvicorn.Config(
             traced(make_app(self.service)),
@@ -95,9 +97,9 @@ class Process:
         except OSError as error:
             wanted = "a PEM file with the private key and the chain of certificates"
             raise WhitenError(f"{settings.tls}: cannot be used for TLS: {error}; wanted {wanted}") from None
-        self._server, self._hung_up = uvicorn.Server(config), asyncio.Event()
+        self._server, self._hung_up, self._tls = uvicorn.Server(config), asyncio.Event(), config.ssl
         self._tasks = {asyncio.create_task(self._reload_when_asked())}
-        self._terminal = sys.stderr.isatty()
+        self._terminal = is_terminal(sys.stderr)
         serving = asyncio.create_task(self._server.serve([listener]))
         try:
             while not self._server.started and not serving.done():
@@ -105,6 +107,8 @@ class Process:
             if not serving.done():
                 self._handle_signals()
                 self._say_ready(address)
+                if hang_ups:
+                    self._hung_up.set()
             await serving
         except OSError as error:
             raise refused(error, Address.of(settings.listen)) from None
@@ -160,7 +164,7 @@ class Process:
 
     def _hang_up(self, number: int) -> None:
         """Reload; or stop, if the signal says that the terminal is gone."""
-        if self._terminal and not sys.stderr.isatty():
+        if self._terminal and not is_terminal(sys.stderr):
             self._terminate(number)
         else:
             self._hung_up.set()
@@ -187,6 +191,7 @@ class Process:
         """Put bundles that were replaced on the disk in the place of the old ones, each when it is proven."""
         notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
         self._reload_keys()
+        self._reload_certificate()
         for choice in self.choices:
             try:
                 done = await self._reload_one(choice, self.service.models.named(choice.name))
@@ -206,6 +211,17 @@ class Process:
             else:
                 self.service.take_keys(keys)
                 _LOG.info(f"keys: reloaded, {len(keys)}")
+
+    def _reload_certificate(self) -> None:
+        """Take the private key and the certificates of the file for new connections; those that are there go on."""
+        if self.settings.tls is not None and self._tls is not None:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.settings.tls)  # all of it, or nothing
+                self._tls.load_cert_chain(self.settings.tls)
+            except OSError as error:
+                _LOG.error(f"certificate: not reloaded, the old one goes on: {error}")
+            else:
+                _LOG.info("certificate: reloaded")
 
     async def _reload_one(self, choice: ModelChoice, old: ServedModel) -> str:
         unasked = None

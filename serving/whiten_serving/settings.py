@@ -193,7 +193,14 @@ _KEY_FILE = Setting(
     "File of keys, one a line: KEY, NAME KEY or NAME:KEY.", section="Address and keys", metavar="FILE", secret=True
 )
 _OPEN = Setting("Open the page in this machine's browser.", (True, False), "Address and keys", in_file=False)
-_DEVICE = Setting("Where to compute: cpu, cuda, cuda:N or tensorrt.", section="Process", metavar="NAME", default="cpu")
+_DEVICE = Setting(
+    "Where to compute: cpu, cuda, cuda:N, tensorrt, or PROVIDER:KEY=VALUE,... of onnxruntime.",
+    section="Process",
+    metavar="NAME",
+    default="cpu",
+)
+_SOCKET_MODE = Setting("Mode of the Unix socket of `unix:PATH`, as chmod takes it.")
+_SOCKET_GROUP = Setting("Group of the Unix socket of `unix:PATH`, which may connect.", default="that of the process")
 _DRAIN = Setting(
     "After SIGTERM, go on answering for this time while /ready is 503, so that balancers stop sending.",
     SECONDS_OR_0,
@@ -210,8 +217,10 @@ class Settings(AppSettings):
     tls: Annotated[str | None, _TLS] = None
     api_key_file: Annotated[str | None, _KEY_FILE] = None
     open: Annotated[bool, _OPEN] = False
+    socket_mode: Annotated[str, _SOCKET_MODE] = "660"
+    socket_group: Annotated[str, _SOCKET_GROUP] = ""
     max_wait: Annotated[
-        float, Setting("Refuse requests (429) while the queue takes longer, at the measured rate.", SECONDS, "Limits")
+        float, Setting("Refuse requests (429) before which more work goes, at the measured rates.", SECONDS, "Limits")
     ] = 10.0
     device: Annotated[str | None, _DEVICE] = None
     verify: Annotated[bool, Setting("Prove each bundle's parity on this machine first.", (True, False), "Process")] = (
@@ -229,6 +238,10 @@ class Settings(AppSettings):
             raise UsageError("open is to show the page, but page is off; leave one of the two out")
         if self.open and (address.uds is not None or address.fd is not None):
             raise UsageError(f"no browser can open {self.listen}; listen at a port, or leave open out")
+        if not isinstance(self.socket_mode, str) or not re.fullmatch(r"0?[0-7]{3}", self.socket_mode):
+            raise UsageError(f'socket_mode is {self.socket_mode!r}; wanted a mode such as "660"')
+        if not isinstance(self.socket_group, str):
+            raise UsageError(f"socket_group is {self.socket_group!r}; wanted the name of a group")
 
 
 def declared(kind: type[AppSettings]) -> Iterator[tuple[str, Any, Setting]]:

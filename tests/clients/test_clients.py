@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from support.cli import ok
 from support.corpus import sentences
 from whiten import Encoder
-from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
@@ -127,7 +127,10 @@ def test_mteb_scores_equal_scipy_scikit_learn_and_the_evaluation_of_search(
 
 
 def searched(texts: list[str]) -> dict[str, Any]:
-    """Return documents with titles, and queries of every third word of two or three documents, with grades."""
+    """Return documents with titles, and queries of every third word of two or three documents, with grades.
+
+    Ten more queries are documents, under their ids, as in ArguAna. One judgement is of a document that is not there.
+    """
     halves = [(text[: len(text) // 3], text[len(text) // 3 :]) for text in texts]
     corpus = [{"id": f"d{n}", "title": title, "text": text} for n, (title, text) in enumerate(halves)]
     queries, relevant = [], {}
@@ -135,6 +138,10 @@ def searched(texts: list[str]) -> dict[str, Any]:
         members = [n, n + 100, n + 200][: 2 + n % 2]
         queries.append({"id": f"q{n}", "text": " ".join(word for m in members for word in texts[m].split()[::3])})
         relevant[f"q{n}"] = {f"d{m}": 1 + place for place, m in enumerate(members)}
+    for n in range(50, 60):
+        queries.append({"id": f"d{n}", "text": halves[n][1]})
+        relevant[f"d{n}"] = {f"d{n + 100}": 1, f"d{n + 101}": 1}
+    relevant["q0"]["gone"] = 1
     return {"corpus": corpus, "queries": queries, "relevant": relevant}
 
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from support.corpus import NASTY, sentences
 from support.families import LAYERS
 from whiten import Encoder
-from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Pooling

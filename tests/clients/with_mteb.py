@@ -61,6 +61,7 @@ class Labels(AbsTaskClassification):
 
 class Search(AbsTaskRetrieval):
     metadata = described("Search", "Retrieval", "ndcg_at_10")
+    ignore_identical_ids = True  # as ArguAna and Quora of mteb
 
     def load_data(self, num_proc: int | None = None, **kwargs: object) -> None:
         found = content["search"]

@@ -118,7 +118,7 @@ def recipes(
 @pytest.fixture(scope="session")
 def bundle(recipes: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return a function that exports a small bundle once a session."""
-    from whiten_export.pipeline.export_model import export_bundle
+    from whiten_export.pipeline.export import export_bundle
 
     return lambda name: once(
         tmp_path_factory, f"edge-bundles/{name}", lambda path: export_bundle(recipes[name](), path)

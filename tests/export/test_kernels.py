@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 EXPORTS = """
 import sys
-from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 model, corpus, out = sys.argv[1:]
 export_bundle(Recipe(model, layers=(1, 4), whitening=None), f"{out}/plain")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import AutoModel, BertConfig, BertModel, LlamaConfig, LlamaModel
 
-from whiten_export.proof.gate import Definition, Request, compute_expected
+from whiten_export.proof.gate import Case, Definition, compute_expected
 from whiten_export.proof.probe_texts import token_batches
 from whiten_export.proof.reference import Composition
 from whiten_export.sources.load.network import keeps_nothing
@@ -18,8 +18,9 @@ from whiten_runtime.reporter import Reporter
 
 TEXTS = tuple("abcdefgh")
 IDS = [[5 + n for n in range(length)] for length in (3, 9, 1, 0, 7, 3, 12, 2)]
-PROBES = Request("", TEXTS, IDS)
-REQUESTS = (PROBES, Request("p", TEXTS[:2], [[5, 6, 7], [9, 8, 7, 6]], 1))
+PROBES = Case(IDS, texts=TEXTS)
+PROMPTED = Case([[5, 6, 7], [9, 8, 7, 6]], 1, texts=TEXTS[:2], prompt="p")
+BATCHES = [*map(Case, token_batches(16, 90, 0))]
 
 
 class Fake:
@@ -45,8 +46,8 @@ class Fake:
 
 def expected(reference: object) -> list[np.ndarray]:
     definition = Definition(reference, Composition((0,)), 2)  # type: ignore[arg-type]
-    found = compute_expected(definition, REQUESTS, token_batches(16, 90, 0), Reporter())
-    return [found.probes.unwhitened, *found.batch_unwhitened, *found.unwhitened]
+    found = compute_expected(definition, [PROBES, *BATCHES, PROMPTED], Reporter())
+    return [case.expected for case in found.cases]
 
 
 def test_vectors_do_not_depend_on_the_number_of_workers() -> None:
@@ -75,8 +76,8 @@ def test_a_network_gives_the_same_bytes_in_one_thread_and_in_several(checkpoint:
             torch.set_num_threads(threads)
             reference = TorchReference(network, (1,), "mean", in_threads=True)
             definition = Definition(reference, Composition((1,)), network.config.hidden_size)
-            vectors = compute_expected(definition, [PROBES], token_batches(16, 90, 0), Reporter())
-            found.append([vectors.probes.unwhitened, *vectors.batch_unwhitened])
+            vectors = compute_expected(definition, [PROBES, *BATCHES], Reporter())
+            found.append([case.expected for case in vectors.cases])
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

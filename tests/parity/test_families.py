@@ -28,7 +28,7 @@ from whiten_export.graph.float16 import halve_weights
 from whiten_export.graph.head import pool_graph, set_head
 from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8
 from whiten_export.graph.products import sum_residuals
-from whiten_export.pipeline.export_model import CALIBRATION_SENTENCES, export_bundle
+from whiten_export.pipeline.export import CALIBRATION_SENTENCES, export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.reference import Composition
 from whiten_export.sources.describe.checkpoint import resolve

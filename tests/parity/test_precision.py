@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from support.corpus import sentences
 from whiten import Encoder
-from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime.bundle.bundle import MODEL_FILE, WHITENING_FILE
 from whiten_runtime.bundle.graph import scan_graph

@@ -12,7 +12,7 @@ from support.cli import ok
 from support.once import once
 from support.published import TEXTS, peer, save_published
 from whiten import Encoder
-from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.opening import choose_max_seq_length, open_model

@@ -17,6 +17,7 @@ from support.families import MAX_LENGTH, WIDTH
 from support.vectors import ROUNDING, worst
 from whiten import Encoder, ProviderError, TextError, TooLongError, UsageError, WhitenError
 from whiten_runtime.bundle.parity import GATES
+from whiten_runtime.opened.encoder import embedder_of
 
 CPU = "CPUExecutionProvider"
 
@@ -259,3 +260,28 @@ def test_pickled_encoder_gives_the_same_vectors(tiny_bundle: Path) -> None:
     pickled = pickle.dumps(encoder)
     assert len(pickled) < 2000
     np.testing.assert_array_equal(pickle.loads(pickled).encode("text"), encoder.encode("text"))
+
+
+def test_equal_texts_are_computed_once(tiny_bundle: Path) -> None:
+    texts = ["same", "other", "same", "word " * 300, "same", "word " * 300]
+    with Encoder(tiny_bundle) as encoder:
+        alone = np.stack([encoder.encode(text) for text in texts])
+        before, seen, engine = encoder.truncated, [], embedder_of(encoder).engine
+        run = engine.run
+
+        def counting(ids: Any, *arguments: Any, **named: Any) -> Any:
+            seen.append(len(ids))
+            return run(ids, *arguments, **named)
+
+        engine.run = counting  # type: ignore[method-assign]
+        np.testing.assert_allclose(encoder.encode(texts), alone, atol=1e-5)
+        assert seen == [3]
+        assert encoder.truncated - before == 2, "each text that was cut is counted"
+        with pytest.raises(TooLongError, match=r"texts\[3\] has"):
+            encoder.encode(texts, truncate=False)
+
+
+def test_a_row_of_encode_iter_holds_no_other(tiny_bundle: Path) -> None:
+    with Encoder(tiny_bundle) as encoder:
+        rows = list(encoder.encode_iter(f"text {number}" for number in range(20)))
+    assert all(row.base is None for row in rows)

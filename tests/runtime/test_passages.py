@@ -140,7 +140,7 @@ def test_file_stays_as_it_is_and_a_replaced_one_is_refused(tiny_bundle: Path, tm
         assert (bundle / MODEL_FILE).read_bytes() == content
         edit_graph(bundle, lambda model: model.graph.node.pop())
         assert encoder.encode_passages(TEXT, SPANS).shape == (3, encoder.dimension)
-        with pytest.raises(IntegrityError, match="replaced since it was opened"):
+        with pytest.raises(IntegrityError, match="replaced or altered since the bundle was opened"):
             late.encode_passages(TEXT, SPANS)
 
 

@@ -1,6 +1,7 @@
 """The process of `whiten serve`: where it listens, what it says, how it drains and ends."""
 
 import errno
+import grp
 import json
 import os
 import shutil
@@ -9,7 +10,9 @@ import socket
 import ssl
 import stat
 import subprocess
+import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,10 +21,10 @@ import numpy as np
 import pytest
 
 from support.bundles import copy_bundle, rewrite_file
-from support.server import Load, RunningServer, run, until
-from whiten import Encoder
+from support.server import COMMAND, ROOT, Load, RunningServer, environment, run, until
+from whiten import Encoder, UsageError, WhitenError
 from whiten_serving import opening
-from whiten_serving.settings import Address
+from whiten_serving.settings import Settings
 
 TEXT = "A man is playing a guitar."
 
@@ -139,7 +142,7 @@ def test_a_port_that_is_in_use(tiny_bundle: Path) -> None:
     ],
 )
 def test_one_address_is_bound(listen: str, bound: str) -> None:
-    with opening.bind(Address.of(listen)) as sock:
+    with opening.bind(Settings(listen=listen)) as sock:
         assert opening.address_of(sock).rpartition(":")[0] == bound
         with socket.socket(sock.family) as client:
             assert client.connect_ex(sock.getsockname()[:2]) == errno.ECONNREFUSED  # it does not listen yet
@@ -208,7 +211,18 @@ def test_tls_by_one_file(tiny_bundle: Path, tmp_path: Path, order: tuple[str, st
     both.write_bytes(b"".join((tmp_path / name).read_bytes() for name in order))
     with RunningServer(tiny_bundle, "--tls", both) as server:
         trusted = ssl.create_default_context(cafile=certificate)
-        assert httpx.get(f"https://127.0.0.1:{server.address[1]}/ready", verify=trusted).status_code == 200
+        url = f"https://127.0.0.1:{server.address[1]}/ready"
+        assert httpx.get(url, verify=trusted).status_code == 200
+        subprocess.run(command, check=True, capture_output=True)  # renewed
+        whole = b"".join((tmp_path / name).read_bytes() for name in order)
+        for content, message in ((whole[:300], "certificate: not reloaded"), (whole, "certificate: reloaded")):
+            both.write_bytes(content)
+            server.signal(signal.SIGHUP)
+            server.message(message)
+            with suppress(httpx.ConnectError):
+                httpx.get(url, verify=trusted)
+        trusted = ssl.create_default_context(cafile=certificate)
+        assert httpx.get(url, verify=trusted).status_code == 200
     code, said = run(tiny_bundle, "--tls", certificate)
     assert (code, is_one_line(said)) == (1, True)
 
@@ -289,3 +303,66 @@ def test_requests_that_run_when_the_drain_ends_are_answered_and_the_grace_ends_o
         with pytest.raises(ConnectionRefusedError):
             connect()
     assert not any("Traceback" in line for line in server.lines)
+
+
+@pytest.mark.slow
+def test_a_hang_up_before_it_is_ready_waits_for_that(tiny_bundle: Path) -> None:
+    server = RunningServer(tiny_bundle, "--drain", 0)
+    status = Path(f"/proc/{server.process.pid}/status")
+    if not status.exists():
+        pytest.skip("no /proc here")
+
+    def catches() -> bool:
+        (caught,) = [line for line in status.read_text("ascii").splitlines() if line.startswith("SigCgt")]
+        return bool(int(caught.split()[1], 16) & 1 << (signal.SIGHUP - 1))
+
+    until(catches)
+    server.signal(signal.SIGHUP)
+    with server:
+        server.message(f"{tiny_bundle.name}: unchanged")
+        assert server.embed(TEXT).status_code == 200
+
+
+@pytest.mark.slow
+def test_stderr_may_be_closed(tiny_bundle: Path, tmp_path: Path) -> None:
+    place = tmp_path / "s"
+    words = [sys.executable, "-c", COMMAND, str(tiny_bundle), "--listen", f"unix:{place}", "--drain", "0"]
+    process = subprocess.Popen(["sh", "-c", 'exec "$@" 2>&-', "sh", *words], env=environment(), cwd=ROOT)
+    try:
+        transport = httpx.HTTPTransport(uds=str(place))
+        until(lambda: place.exists() and process.poll() is None)
+        with httpx.Client(transport=transport, base_url="http://test") as client:
+            until(lambda: answers(client))
+            assert client.post("/v1/embeddings", json={"input": TEXT}).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+
+
+def answers(client: httpx.Client) -> bool:
+    with suppress(httpx.ConnectError):
+        return client.get("/ready").status_code == 200
+    return False
+
+
+@pytest.mark.slow
+def test_the_folder_of_others_metrics_changes_nothing(tiny_bundle: Path, tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "missing"):
+        with RunningServer(tiny_bundle, variables={"PROMETHEUS_MULTIPROC_DIR": str(folder)}) as server:
+            assert server.embed(TEXT).status_code == 200
+            assert 'status="200"} 1.0' in server.call("GET", "/metrics").text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_socket_has_the_mode_and_group_that_are_asked_for(tmp_path: Path) -> None:
+    place, group = tmp_path / "s", grp.getgrgid(os.getgid()).gr_name
+    with opening.bind(Settings(listen=f"unix:{place}", socket_mode="666", socket_group=group)):
+        assert stat.S_IMODE(place.stat().st_mode) == 0o666
+    place.unlink()
+    with pytest.raises(WhitenError, match="cannot be given to group 'nobody-has-this'"):
+        opening.bind(Settings(listen=f"unix:{place}", socket_group="nobody-has-this"))
+    assert not place.exists()
+    for mode in ("6660", "rw", 660):
+        with pytest.raises(UsageError, match="socket_mode is"):
+            Settings(socket_mode=mode)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from whiten_runtime.hub.locating import locate_bundle
 from whiten_serving import process
 from whiten_serving.arguments import ModelChoice
 from whiten_serving.process import Process
-from whiten_serving.settings import Address, Settings
+from whiten_serving.settings import Settings
 
 pytestmark = pytest.mark.slow
 
@@ -122,7 +122,7 @@ def test_a_signal_during_a_reload_has_one_more(place: Path, monkeypatch: pytest.
     settings, choices = Settings(listen="0", drain=0), [ModelChoice("model", str(place))]
     thread = threading.Thread(target=operator)
     thread.start()
-    asyncio.run(process.opened(settings, choices).run(process.bind(Address.of(settings.listen))))
+    asyncio.run(process.opened(settings, choices).run(process.bind(settings)))
     thread.join()
     assert looks == [0, 1]
 

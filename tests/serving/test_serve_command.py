@@ -19,7 +19,7 @@ class Served:
     def __init__(self) -> None:
         self.given: tuple[Settings, tuple[ModelChoice, ...]] | None = None
 
-    def serve(self, settings: Settings, choices: tuple[ModelChoice, ...]) -> None:
+    def serve(self, settings: Settings, choices: tuple[ModelChoice, ...], hang_ups: list[int]) -> None:
         self.given = settings, choices
 
 

@@ -1,6 +1,8 @@
 """Test `Whitening` as users of scikit-learn would use it."""
 
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -172,3 +174,49 @@ def test_the_checks_of_scikit_learn_pass() -> None:
     failed = {result["check_name"] for result in results if result["status"] == "failed"}
     # arrays of objects are refused, and one vector is refused in words of vectors, not of samples
     assert failed == {"check_dtype_object", "check_fit2d_1sample"}
+
+
+SCALES = ([1, 1e-3], [1, 1e-6], [1e6, 1], [1e4, 1, 1, 1e-2], [1e-150, 1e-156, 1e-153])
+
+
+@pytest.mark.parametrize("method", ["pca", "zca", "cholesky", "pca-cor", "zca-cor"])
+@pytest.mark.parametrize("scales", SCALES, ids=str)
+@pytest.mark.parametrize("turned", [False, True])
+def test_columns_of_any_scale_come_out_with_deviation_1(
+    scales: list[float], method: Any, turned: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    """As scikit-learn's PCA(whiten=True) does, whose covariance is compared with."""
+    generator = np.random.default_rng(0)
+    X = generator.standard_normal((5000, len(scales))) * scales
+    if turned:
+        X = X @ np.linalg.qr(generator.standard_normal((len(scales), len(scales))))[0]
+    white = Whitening(method).fit_transform(X)
+    np.testing.assert_allclose(np.cov(white.T), np.eye(len(scales)), atol=1e-3)
+    assert not [warning for warning in recwarn if "deviation" in str(warning.message)]
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_columns_that_do_not_come_out_with_deviation_1_are_warned_of(kind: Any) -> None:
+    X = np.random.default_rng(0).standard_normal((5000, 3))
+    X[:, 2] = X[:, 0] if kind == np.float64 else X[:, 2] * 1e-4
+    whitening = Whitening()
+    with pytest.warns(UserWarning, match="1 of 3 columns do not come out with deviation 1, such as column 2") as caught:
+        white = whitening.fit(X.astype(kind)).transform(X)
+    assert ("float64" in str(caught[0].message)) == (kind == np.float32)
+    assert whitening.rank_ == 2
+    np.testing.assert_allclose(white[:, :2].std(axis=0), 1, atol=1e-3)
+    assert white[:, 2].std() < 0.5
+
+
+def test_precision_of_the_vectors_is_saved_and_merged(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).standard_normal((5000, 2)) * [1, 1e-4]
+    single, double = Whitening().partial_fit(X.astype(np.float32)), Whitening().partial_fit(X)
+    with pytest.warns(UserWarning, match="deviation 1"):
+        assert single.rank_ == 1
+    assert double.rank_ == 2
+    for whitening, rank in ((single, 1), (double, 2)):
+        whitening.save(tmp_path / "w")
+        with warnings.catch_warnings(action="ignore"):
+            assert Whitening.load(tmp_path / "w").rank_ == rank
+    with warnings.catch_warnings(action="ignore"):
+        assert double.merge(single).rank_ == 1

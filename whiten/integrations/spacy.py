@@ -6,12 +6,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
+<<<<<<< HEAD
 import numpy as np
 from numpy.typing import NDArray
 
 from whiten.integrations.opening import BundleSource
 from whiten_runtime.errors import UsageError, needing_package
 from whiten_runtime.inference.vectors import row_similarities
+=======
+from whiten.integrations import open_encoder
+from whiten_runtime.errors import NoVectorError, needing_package
+>>>>>>> part-s
 from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("spacy"):
@@ -109,9 +114,13 @@ class BundleVectors:
             stream: documents.
             batch_size: number of documents that are embedded at once; their batches are the encoder's own.
         """
-        documents = iter(stream)
+        documents, done = iter(stream), 0
         while part := list(islice(documents, batch_size)):
-            vectors = self.encoder.encode([doc.text for doc in part], **self._options)
+            try:
+                vectors = self.encoder.encode([doc.text for doc in part], **self._options)
+            except NoVectorError as error:
+                raise error.moved(done) from None
+            done += len(part)
             for doc, vector in zip(part, vectors, strict=True):
                 doc.user_data |= {_VECTOR: vector, _SIMILARITY: self.encoder.manifest.similarity_fn_name}
                 yield restore(doc)

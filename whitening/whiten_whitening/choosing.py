@@ -13,7 +13,7 @@ from whiten_whitening.isotropy import iso_score
 from whiten_whitening.judged import Judged
 from whiten_whitening.maps import ADVISED_RATIO, WARNED_RATIO, Shrinkage, WhiteningMap, WhiteningSpec, whitened
 from whiten_whitening.moments import Float64Array, Moments, oas
-from whiten_whitening.similarity import cosines, spearman
+from whiten_whitening.similarity import cosines, spearman, spearman_error
 
 SOFT_WEIGHT = 0.5
 """Weight of the shrinkage of a soft whitening, unless another was asked for.
@@ -51,8 +51,22 @@ class Choice:
     candidates: tuple[CandidateRecord, ...] = ()  # whitenings that were tried, with their results
 
 
+@dataclass(frozen=True)
+class Score:
+    """Result of a whitening on pairs or queries."""
+
+    value: float  # the score, at most 1
+    error: float  # its standard error over the pairs or queries
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:.2f} ± {100 * self.error:.2f}"
+
+
 TUNED = Choice(None, "the model was trained for similarity, which whitening undoes")
 """No whitening, for the top layer of a checkpoint that was fine-tuned for similarity."""
+
+
+_UNTUNED = {True: "the model was not trained for similarity", False: "the vectors lie in few directions"}
 
 
 def choose_by_rules(
@@ -61,8 +75,12 @@ def choose_by_rules(
     asked: Shrinkage = "none",
     tuned: bool = False,
     other_layers_tuned: bool = False,
+    known: bool = True,
 ) -> Choice:
-    """Choose by what is known without labels: training, spectrum, and number of vectors per dimension."""
+    """Choose by what is known without labels: training, spectrum, and number of vectors per dimension.
+
+    `known` says whether it is known what the model was trained for.
+    """
     width = len(moments.mean)
     if moments.n < 2:
         raise UsageError(
@@ -78,8 +96,8 @@ def choose_by_rules(
     few = moments.n < WARNED_RATIO * width
     if few:
         weight = max(weight, round(oas(moments), 2))
-    untuned = "these layers were" if other_layers_tuned else "the model was"
-    why = f"{untuned} not trained for similarity{', and the sentences are few' if few else ''}"
+    untuned = "these layers were not trained for similarity" if other_layers_tuned else _UNTUNED[known]
+    why = f"{untuned}{', and the sentences are few' if few else ''}"
     return Choice(WhiteningSpec("pca", dimension, 1.0, weight), why)
 
 
@@ -94,12 +112,13 @@ def choose_by_pairs(
 ) -> Choice:
     """Choose by Spearman's correlation between scores, [n], and cosines of the pairs' vectors, [n, d].
 
-    Among equals, the simplest is chosen, which is tried first. With a `dimension`, no whitening is not tried; it is
-    not chosen where one is `required`.
+    Of those within one standard error of the best, the simplest is chosen, which is tried first: the best of many is
+    partly so by chance. With a `dimension`, no whitening is not tried; it is not chosen where one is `required`.
     """
 
-    def score(vectors: Sequence[Float64Array]) -> float:
-        return spearman(cosines(vectors[0], vectors[1]), scores)
+    def score(vectors: Sequence[Float64Array]) -> Score:
+        similarities = cosines(vectors[0], vectors[1])
+        return Score(spearman(similarities, scores), spearman_error(similarities, scores))
 
     tried = list(_candidates(fit, (first, second), score, dimension, asked))
     return _best(tried, required, f"{len(scores):,} pairs", "spearman")
@@ -116,17 +135,19 @@ def choose_by_search(
     """Choose by the mean nDCG@10 of searches, by cosine or else by dot product; otherwise as `choose_by_pairs`."""
     vectors = [rows for search in searches for rows in (search.queries, search.documents)]
 
-    def score(mapped: Sequence[Float64Array]) -> float:
+    def score(mapped: Sequence[Float64Array]) -> Score:
         both = zip(searches, mapped[::2], mapped[1::2], strict=True)
-        return float(np.mean([search.ndcg_at_10(asking, found, by_cosine) for search, asking, found in both]))
+        each = [search.ndcg_at_10(asking, found, by_cosine) for search, asking, found in both]
+        squares = [values.var() / len(values) for values in each]  # of the error of each collection's mean
+        return Score(float(np.mean([values.mean() for values in each])), float(np.sqrt(np.sum(squares))) / len(each))
 
     tried = list(_candidates(fit, vectors, score, dimension, asked))
     queries = sum(len(search.queries) for search in searches)
     return _best(tried, required, f"{queries:,} queries", "ndcg_at_10")
 
 
-Tried = tuple[WhiteningSpec | None, CandidateRecord, float]
-"""A whitening, its record without the score, and the score, at most 1."""
+Tried = tuple[WhiteningSpec | None, CandidateRecord, Score]
+"""A whitening, its record without the score, and the score."""
 
 _MEASURES = {"spearman": "Spearman", "ndcg_at_10": "nDCG@10"}
 """Names of measures, by their fields of a candidate's record."""
@@ -137,17 +158,27 @@ _DECIMALS = 4
 
 
 def _best(tried: Sequence[Tried], required: bool, of: str, measure: str) -> Choice:
+    """Return the simplest whitening, which is tried first, whose score is within one standard error of the best.
+
+    The error is the larger one of both: few pairs make that of a high score too small.
+    """
     allowed = [candidate for candidate in tried if candidate[0] is not None or not required]
-    spec, _, best = max(allowed, key=lambda candidate: round(candidate[2], _DECIMALS))  # the first of equal ones
-    raw = next((f", not whitened {100 * score:.2f}" for own, _, score in tried if own is None), "")
-    why = f"best of {len(tried)} on {of} ({_MEASURES[measure]} {100 * best:.2f}{raw})"
-    return Choice(spec, why, tuple(msgspec.structs.replace(record, **{measure: score}) for _, record, score in tried))
+    best = max((score for _, _, score in allowed), key=lambda score: round(score.value, _DECIMALS))
+    spec, _, chosen = next(
+        one for one in allowed if round(one[2].value + max(best.error, one[2].error) - best.value, _DECIMALS) >= 0
+    )
+    others = "" if chosen is best else f", best {best}"
+    others += next((f", not whitened {100 * score.value:.2f}" for own, _, score in tried if own is None), "")
+    within = "" if chosen is best else "the simplest within a standard error of the "
+    why = f"{within}best of {len(tried)} on {of} ({_MEASURES[measure]} {chosen}{others})"
+    records = (msgspec.structs.replace(record, **{measure: score.value}) for _, record, score in tried)
+    return Choice(spec, why, tuple(records))
 
 
 def _candidates(
     fit: Fit,
     vectors: Sequence[Float64Array],
-    score: Callable[[Sequence[Float64Array]], float],
+    score: Callable[[Sequence[Float64Array]], Score],
     dimension: int | None,
     asked: Shrinkage,
 ) -> Iterator[Tried]:

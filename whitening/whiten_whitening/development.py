@@ -20,6 +20,9 @@ from whiten_whitening.statistics import embed_float64, fit
 
 Development = Pairs | tuple[Collection, ...]
 
+ADVISED_PAIRS, ADVISED_QUERIES = 200, 50
+"""Numbers of pairs and of queries below which a choice by them is warned of."""
+
 _PAIRS = (".csv", ".jsonl", ".tsv")
 _COLLECTION = ("corpus.jsonl", "queries.jsonl")
 
@@ -74,6 +77,7 @@ def choose_by_development(
     def fit_spec(spec: WhiteningSpec | None) -> WhiteningMap | None:
         return fit(moments, spec, manifest.pooling == "sif")
 
+    _warn_of_few(development, report)
     if isinstance(development, Pairs):
         first, second = (embed_float64(texts, embedder) for texts in (development.first, development.second))
         return choose_by_pairs(fit_spec, first, second, development.scores, dimension, shrinkage, required)
@@ -87,6 +91,16 @@ def choose_by_development(
 
         searches = [_judged(one, embed, prompts) for one in development]
     return choose_by_search(fit_spec, searches, by_cosine, dimension, shrinkage, required)
+
+
+def _warn_of_few(development: Development, report: Reporter) -> None:
+    """Warn of fewer pairs or queries than a choice among many whitenings needs."""
+    if isinstance(development, Pairs):
+        count, advised, what = len(development.scores), ADVISED_PAIRS, "pairs"
+    else:
+        count, advised, what = sum(len(one.queries) for one in development), ADVISED_QUERIES, "queries"
+    if count < advised:
+        report.warn(f"{count:,} {what} are few to choose a whitening by, {advised} or more are advised")
 
 
 def _judged(collection: Collection, embed: Callable[[Sequence[str], str], Float64Array], prompts: Prompts) -> Judged:

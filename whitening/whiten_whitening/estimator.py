@@ -25,7 +25,11 @@ from whiten_whitening.moments import Float64Array, Moments
 
 _ROWS_AT_ONCE = 4096
 
-_FLOAT64_ROUNDING = 2.0**-50
+_OFF = 0.01
+"""Largest difference from 1 of a whitened column's variance without a warning."""
+
+_SINGLE = "float32"
+"""Key in saved files of estimators that have seen vectors of less than float64's precision."""
 
 
 class NotFittedError(UsageError, AttributeError):
@@ -51,7 +55,8 @@ class Whitening:
         mean_: mean of the vectors, [d], float64.
         weight_: W, [d, k], float64.
         eigenvalues_: eigenvalues of the covariance before shrinkage, descending, [d].
-        rank_: number of eigenvalues above 1e-6 of the largest.
+        rank_: number of directions in which the vectors vary by more than rounding. Of vectors below float64's
+            precision, those with an eigenvalue above 1e-6 of the largest.
         shrinkage_: weight of the shrinkage that was applied.
         n_samples_seen_: number of vectors seen so far.
         n_features_in_: number of dimensions, d.
@@ -70,6 +75,7 @@ class Whitening:
         self.beta = beta
         self.shrinkage = shrinkage
         self._fitted: WhiteningMap | None = None
+        self._single = False  # whether any vectors had less than float64's precision
 
     def fit(self, X: ArrayLike, y: object = None) -> "Whitening":
         """Discard the moments, and compute those of X, [n, d].
@@ -79,6 +85,7 @@ class Whitening:
                 without shrinkage or a small `n_components`.
         """
         self._fitted = None
+        self._single = False
         self.__dict__.pop("moments_", None)
         self.partial_fit(X)
         self._map()
@@ -95,7 +102,7 @@ class Whitening:
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             with np.errstate(over="ignore", invalid="ignore"):  # numbers that are too large are refused below
                 moments = moments.merge(Moments.of(_finite(rows[start : start + _ROWS_AT_ONCE], start)))
-        return self._add(moments)
+        return self._add(moments, rows.dtype.kind == "f" and rows.dtype.itemsize < 8)
 
     def merge(self, other: "Whitening") -> "Whitening":
         """Add the moments of another estimator.
@@ -110,7 +117,7 @@ class Whitening:
                 f"the other Whitening has seen vectors of {other.n_features_in_} dimensions; wanted "
                 f"{self.n_features_in_}, as this one"
             )
-        return self._add(other.moments_)
+        return self._add(other.moments_, other._single)
 
     def transform(self, X: ArrayLike) -> NDArray[np.floating]:
         """Whiten X, [n, d] to [n, k], in float64; the result is float32 for float32.
@@ -139,6 +146,8 @@ class Whitening:
             WhitenError: the file cannot be written.
         """
         parameters = {name: str(value) for name, value in self.get_params().items()}
+        if self._single:
+            parameters[_SINGLE] = "true"
         replace_file(Path(path), _in_order(save(_moments(self).to_arrays(), metadata=parameters)))
 
     @classmethod
@@ -161,7 +170,7 @@ class Whitening:
                 float(parameters["beta"]),
                 parse_shrinkage(parameters["shrinkage"]),
             )
-            return whitening._add(Moments.from_arrays(arrays))
+            return whitening._add(Moments.from_arrays(arrays), _SINGLE in parameters)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: not a saved Whitening ({error}); save it again") from None
 
@@ -182,7 +191,7 @@ class Whitening:
 
     @property
     def rank_(self) -> int:
-        """Return the number of eigenvalues above 1e-6 of the largest."""
+        """Return the number of directions in which the vectors vary by more than rounding."""
         return self._map().rank
 
     @property
@@ -234,11 +243,12 @@ class Whitening:
     def __repr__(self) -> str:
         return f"Whitening({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
 
-    def _add(self, moments: Moments) -> "Whitening":
+    def _add(self, moments: Moments, single: bool) -> "Whitening":
         if not np.isfinite(moments.scatter).all() or not np.isfinite(moments.fourth):
             raise UsageError("X holds numbers too large for float64 moments; scale it down")
         known: Moments | None = getattr(self, "moments_", None)
         self.moments_ = known.merge(moments) if known else moments
+        self._single |= single
         self._fitted = None
         return self
 
@@ -248,7 +258,9 @@ class Whitening:
         if self._fitted is None or self._fitted.spec != spec:
             if warning := check_sample_count(moments.n, len(moments.mean), spec, "vectors"):
                 warnings.warn(warning, stacklevel=3)
-            self._fitted = fit_map(moments, spec, what="vectors", rounding=_FLOAT64_ROUNDING)
+            self._fitted = fit_map(moments, spec, what="vectors", exact=not self._single)
+            if warning := _unwhitened(self._fitted, self._single):
+                warnings.warn(warning, stacklevel=3)
         return self._fitted
 
     def _checked(self, X: ArrayLike) -> NDArray[np.generic]:
@@ -272,6 +284,22 @@ class Whitening:
                 f"X has {rows.shape[1]} features, but Whitening is expecting {self.n_features_in_} features as input"
             )
         return rows
+
+
+def _unwhitened(fitted: WhiteningMap, single: bool) -> str | None:
+    """Return a warning of columns that do not come out with deviation 1, though a whitening was asked for."""
+    spec, width = fitted.spec, fitted.weight.shape[1]
+    if spec is None or spec.beta != 1 or fitted.alpha:
+        return None
+    variances = np.einsum("dk,de,ek->k", fitted.weight, fitted.covariance, fitted.weight)
+    off = [index for index in range(width) if abs(variances[index] - 1) > _OFF]
+    if not off:
+        return None
+    return (
+        f"{len(off)} of {width} columns do not come out with deviation 1, such as column {off[0]} with "
+        f"{max(variances[off[0]], 0) ** 0.5:.2g}: there are {fitted.rank} directions in which the vectors vary by more "
+        f"than rounding; keep as many with n_components{', or pass vectors in float64' if single else ''}"
+    )
 
 
 def _finite(part: NDArray[np.generic], start: int) -> NDArray[np.generic]:

@@ -23,12 +23,12 @@ class Judged:
     ]  # by the rows of relevant documents, for each query; below 0: not in documents
     own: tuple[int | None, ...]  # row of the document that a query itself is, for each query; None for most
 
-    def ndcg_at_10(self, queries: Float64Array, documents: Float64Array, by_cosine: bool) -> float:
-        """Return the mean nDCG@10 of a search with these vectors, [q, k] and [n, k], in place of the own ones."""
+    def ndcg_at_10(self, queries: Float64Array, documents: Float64Array, by_cosine: bool) -> Float64Array:
+        """Return the nDCG@10 of each query, [q], by a search with these vectors, [q, k] and [n, k]."""
         nearest = Nearest.empty(len(queries)).add(_single(queries), _single(documents), 0, _TOP + 1, by_cosine)
         orders = without_own(nearest.rows, self.own, _TOP)
         gains = [[own.get(row, 0) for row in order] for own, order in zip(self.grades, orders, strict=True)]
-        return float(ndcg(gains, [list(own.values()) for own in self.grades]).mean())
+        return ndcg(gains, [list(own.values()) for own in self.grades])
 
 
 def _single(rows: Float64Array) -> NDArray[np.float32]:

@@ -16,7 +16,8 @@ from safetensors.numpy import load
 from whiten_runtime.bundle.bundle import WHITENING_FILE, Bundle
 from whiten_runtime.bundle.manifest import NESTED_METHODS
 from whiten_runtime.errors import BundleError, UsageError, whole_number
-from whiten_whitening.moments import Float64Array, Moments, eigh, ledoit_wolf, oas
+from whiten_whitening.moments import Float64Array, Moments, ledoit_wolf, oas
+from whiten_whitening.spectra import powers, scaled_spectrum, spectrum, triangular
 
 Shrinkage = str | float
 
@@ -68,7 +69,11 @@ NULL_EIGENVALUE = 1e-10
 layer that ends in a LayerNorm has such a direction: pooling keeps the sum of (h - bias) / scale at 0.
 """
 
-FLOAT32_ROUNDING = 2.0**-23
+FLOAT32_ROUNDING, FLOAT64_ROUNDING = 2.0**-23, 2.0**-50
+"""Standard deviation, relative to the mean, up to which a column of numbers of that precision counts as constant."""
+
+_NULL_CORRELATION = 2.0**-50
+"""Eigenvalue of a correlation matrix, for each dimension, below which a direction holds only float64's rounding."""
 
 ADVISED_RATIO, WARNED_RATIO = 10, 4
 """Sentences per dimension that are advised, and below which a warning is due."""
@@ -180,11 +185,18 @@ def check_sample_count(n: int, width: int, spec: WhiteningSpec, what: str = "sen
 def fit_map(
     moments: Moments,
     spec: WhiteningSpec | None = None,
-    floor: float = EIGENVALUE_FLOOR,
     what: str = "sentences",
-    rounding: float = FLOAT32_ROUNDING,
+    exact: bool = False,
 ) -> WhiteningMap:
-    """Fit a whitening. Columns of pca and pca-cor come by descending eigenvalue, their largest entry positive."""
+    """Fit a whitening. Columns of pca and pca-cor come by descending eigenvalue, their largest entry positive.
+
+    Args:
+        moments: moments of the vectors.
+        spec: whitening to fit; None for pca.
+        what: what the vectors are of, for messages.
+        exact: whether the vectors have float64's precision. Directions are then whitened however small they are, and
+            however far apart the scales of columns; otherwise `EIGENVALUE_FLOOR` and `NULL_EIGENVALUE` apply.
+    """
     spec = spec or WhiteningSpec()
     width = len(moments.mean)
     left = width - spec.common_components
@@ -195,8 +207,9 @@ def fit_map(
     if moments.n < 2:
         raise UsageError(f"{moments.n} {what} have no covariance; give at least 2")
     covariance = moments.covariance
-    eigenvalues, basis = spectrum(covariance)
-    noise = np.square(rounding * moments.mean)
+    noise = np.square((FLOAT64_ROUNDING if exact else FLOAT32_ROUNDING) * moments.mean)
+    floor, null = (0.0, _NULL_CORRELATION * width) if exact else (EIGENVALUE_FLOOR, NULL_EIGENVALUE)
+    eigenvalues, basis = scaled_spectrum(covariance, noise, null) if exact else spectrum(covariance)
     if not (np.diag(covariance) > noise).any():
         hint = "" if what == "vectors" else ", and not cls pooling where the first token never changes"
         raise UsageError(
@@ -206,19 +219,20 @@ def fit_map(
     if spec.method in ("pca-cor", "zca-cor"):
         shrunk = (1 - alpha) * covariance + alpha * np.trace(covariance) / width * np.eye(width)
         variances = np.diag(shrunk)
-        varying = variances > np.maximum(noise, NULL_EIGENVALUE * variances.max())
+        varying = variances > (noise if exact else np.maximum(noise, NULL_EIGENVALUE * variances.max()))
         inverse = np.where(varying, 1 / np.sqrt(np.where(varying, variances, 1)), 0)
         theta, basis = spectrum(inverse[:, None] * shrunk * inverse)
-        root = inverse[:, None] * (basis * _powers(theta, spec.beta, floor))
+        root = inverse[:, None] * (basis * powers(theta, spec.beta, floor, null))
     else:
-        root = basis * _powers((1 - alpha) * eigenvalues + alpha * eigenvalues.mean(), spec.beta, floor)
+        shrunk_values = (1 - alpha) * eigenvalues + alpha * eigenvalues.mean()
+        root = basis * powers(shrunk_values, spec.beta, floor, 0.0 if exact else null)
     match spec.method:
         case "pca" | "pca-cor":
             pass
         case "zca" | "zca-cor":
             root = root @ basis.T
         case "cholesky":
-            root = _triangular(root)
+            root = triangular(root)
         case unknown:
             assert_never(unknown)
     return WhiteningMap(
@@ -247,30 +261,6 @@ def fit_sif(moments: Moments, spec: WhiteningSpec | None) -> WhiteningMap:
     if spec is not None:
         return replace(fitted, weight=keep @ fitted.weight, common_components=1 + fitted.common_components)
     return replace(fitted, mean=np.zeros(len(basis)), weight=keep, spec=None, common_components=1)
-
-
-def spectrum(matrix: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Return eigenvalues, descending, [d], and eigenvectors in columns whose largest entry is positive, [d, d]."""
-    ascending, vectors = eigh(matrix)
-    basis = vectors[:, ::-1]
-    signs = np.where(basis[np.abs(basis).argmax(axis=0), np.arange(len(basis))] < 0, -1.0, 1.0)
-    return np.ascontiguousarray(ascending[::-1]), basis * signs
-
-
-def _powers(eigenvalues: Float64Array, beta: float, floor: float) -> Float64Array:
-    """Return λ^(-β/2) of descending eigenvalues; floored, and 0 where there is only rounding."""
-    largest = eigenvalues[0]
-    powers = np.maximum(eigenvalues, floor * largest) ** (-beta / 2)
-    return np.asarray(np.where(eigenvalues > NULL_EIGENVALUE * largest, powers, 0))
-
-
-def _triangular(root: Float64Array) -> Float64Array:
-    """Return the lower triangular L with L Lᵀ = root rootᵀ and no negative diagonal, also where that is singular.
-
-    root = L Q, from the QR decomposition of rootᵀ: unlike Cholesky's own algorithm it needs no full rank.
-    """
-    lower = np.asarray(np.linalg.qr(root.T, mode="r")).T
-    return np.asarray(np.tril(lower * np.where(np.diag(lower) < 0, -1, 1)))
 
 
 @dataclass(frozen=True)

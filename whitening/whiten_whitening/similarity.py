@@ -47,6 +47,19 @@ def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
     return float(np.asarray(np.corrcoef(both))[0, 1])
 
 
+def spearman_error(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
+    """Return the standard error of the rank correlation of two [n], by its influence function for given ranks.
+
+    Each pair moves the correlation r of standardised ranks x and y by (x y - r (x² + y²) / 2) / n.
+    """
+    both = [ranks(values) for values in (a, b)]
+    if any(np.ptp(rank) == 0 for rank in both):
+        return 0.0
+    x, y = ((rank - rank.mean()) / rank.std() for rank in both)
+    influence = x * y - (x * y).mean() * (np.square(x) + np.square(y)) / 2
+    return float(influence.std() / np.sqrt(len(influence)))
+
+
 def ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return the ranks of values, [n], from 1 on, as scipy's `rankdata`; ties share their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)

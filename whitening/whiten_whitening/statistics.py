@@ -284,8 +284,8 @@ def fit_vectors(parts: Iterable[NDArray[np.float32]], advance: Advance = no_prog
     return statistics
 
 
-def fit(moments: Moments, spec: WhiteningSpec | None, sif: bool) -> WhiteningMap | None:
+def fit(moments: Moments, spec: WhiteningSpec | None, sif: bool, what: str = "sentences") -> WhiteningMap | None:
     """Return the map for a specification; None for no whitening, unless common components are removed."""
     if sif:
         return fit_sif(moments, spec)
-    return fit_map(moments, spec) if spec else None
+    return fit_map(moments, spec, what=what) if spec else None

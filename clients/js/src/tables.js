@@ -9,7 +9,7 @@ const PARITY = 'reference vectors min_cosine mean_cosine max_difference max_norm
 /** Fields of each record of whiten.json, by its place; `*` stands for every item of a list, and every name of an object. */
 export const FIELDS = {
   '': 'format_version name space source input layers layer_weights pooling include_prompt modules unwhitened_dimension prompts default_prompt_name'
-    + ' truncation_side similarity_fn_name matryoshka_dimensions route whitening choice normalize dimension max_seq_length pad_token_id memory precision'
+    + ' truncation_side similarity_fn_name matryoshka_dimensions route whitening choice normalize dimension max_seq_length tokenizer_sha256 pad_token_id memory precision'
     + ' target quantization opset versions parity published files',
   source: 'model checkpoint revision weights_sha256 network_sha256 merged_into model_type num_hidden_layers hidden_size sentence_similarity license ignored_code remote_code',
   whitening: 'method common_components beta shrinkage shrinkage_estimator eigenvalue_floor rank n_samples settled corpus sample isotropy_before'

@@ -84,7 +84,7 @@ def sweep(
         trust_remote_code=trust_remote_code,
     )
     result = run_sweep(plan, reporter)
-    with staged(target, force, REPORT) as stage:
+    with staged(target, force, REPORT, reporter) as stage:
         (stage / "report.html").write_text(html(result, reporter.warnings), "utf-8")
         (stage / "scores.csv").write_text(scores_csv(result), "utf-8")
         if collections:

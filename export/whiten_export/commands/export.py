@@ -19,7 +19,7 @@ from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_whitening.maps import Method, parse_shrinkage
 
 _FOR_VECTORS = {
-    *("model", "from_vectors", "whitening", "dim", "column", "shrinkage", "normalize"),
+    *("model", "from_vectors", "whitening", "dim", "column", "shrinkage", "normalize", "align_to"),
     *("out", "force", "as_json", "quiet"),
 }
 
@@ -162,7 +162,8 @@ def export(
     reporter = ConsoleReporter()
     if from_vectors is not None:
         _refuse_for_vectors()
-        spec = named_spec(whitening or "pca", dim, parse_shrinkage(shrinkage))  # type: ignore[arg-type]
+        shrunk = parse_shrinkage(shrinkage)
+        spec = None if whitening == "auto" else named_spec(whitening or "pca", dim, shrunk)  # type: ignore[arg-type]
         with needing("export"):
             from whiten_export.pipeline.export_vectors import export_vectors
         result = export_vectors(
@@ -172,8 +173,11 @@ def export(
             reporter,
             name=model,
             column=column,
-            spec=spec,
+            spec=spec or "auto",
             normalize=bool(normalize),
+            dim=dim,
+            shrinkage=shrunk,
+            align_to=choices["align_to"],
         )
     elif model is None:
         raise UsageError("MODEL is missing; give a name of the catalogue (whiten models), a directory or a hub id")
@@ -191,7 +195,7 @@ def export(
             **choices,
         )
         with needing("export"):
-            from whiten_export.pipeline.export_model import export_bundle
+            from whiten_export.pipeline.export import export_bundle
         result = export_bundle(recipe, out, force, reporter)
     shared.tell_written(result, reporter, as_json, time.monotonic() - started)
 

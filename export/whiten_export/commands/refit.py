@@ -8,22 +8,20 @@ import click
 
 from whiten_export.commands import shared
 from whiten_export.pipeline.recipe import WHITENINGS, Recipe, Whitening
-from whiten_runtime.bundle.manifest import bundle_hash, read_manifest
 from whiten_runtime.commands.console import ConsoleReporter, bundle_argument, command
 from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
-from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.providers import providers_for
 from whiten_runtime.ort.session import SessionOptions
-from whiten_whitening.maps import Method, WhiteningSpec, parse_shrinkage
+from whiten_whitening.maps import Method, parse_shrinkage
 
 
 @command(
     section="Make",
     examples=(
         "whiten refit bundles/minilm --corpus a.txt --whitening centre -o bundles/b",
-        "whiten refit bundles/bert-base-l1-l12 --stats mine.stats --dim 256 -o bundles/c",
+        "whiten refit bundles/bert-base-l1-l12 --stats my.stats --dim 256 -o bundles/c",
     ),
 )
 @bundle_argument
@@ -104,32 +102,11 @@ def refit(
         column=column,
         max_sentences=max_sentences,
         dev=dev,
+        align_to=align_to,
     )
     recipe = replace(recipe, whitening=whitening or recipe.usual_whitening)
     with needing("refit"):
-        from whiten_export.pipeline.align import align_refit
-        from whiten_export.pipeline.refit import fit_or_load_statistics, write_refit
-        from whiten_export.writing.staging import check_place
-    check_place(out, force)
+        from whiten_export.pipeline.refit import refit as write_refit
     reporter = ConsoleReporter()
-    options = SessionOptions(providers_for())
-    path = locate_bundle(bundle)
-    sha256 = bundle_hash(path)
-    if align_to is not None:
-        aligned_to, _ = align_refit(align_to, read_manifest(path), recipe.spec or WhiteningSpec(dimension=dim))
-        if dev is not None:  # what is chosen has as many dimensions
-            recipe = replace(recipe, dim=aligned_to.manifest.dimension)
-    statistics, spec, choice = fit_or_load_statistics(path, recipe, stats, options, reporter, sha256)
-    result = write_refit(
-        bundle,
-        statistics,
-        spec,
-        out,
-        force,
-        options,
-        reporter,
-        align_to=align_to,
-        choice=choice,
-        sha256=sha256,
-    )
+    result = write_refit(bundle, recipe, stats, out, force, SessionOptions(providers_for()), reporter)
     shared.tell_written(result, reporter, as_json)

@@ -1,6 +1,6 @@
 """Align a new whitening with the one of another bundle, so that its stored vectors stay usable."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,33 +25,38 @@ class Aligned:
     manifest: Manifest  # manifest of the bundle
     map: StoredMap  # whitening of the bundle
 
+    def dimension(self, asked: int | None, spec: WhiteningSpec | None) -> int | None:
+        """Return the number of dimensions to keep: as asked for, else, of a nested or a chosen map, the bundle's."""
+        nested = spec is None or spec.method in NESTED_METHODS
+        return self.manifest.dimension if asked is None and nested else asked
 
-def open_aligned(path: str | Path) -> Aligned:
-    """Read the bundle to align to: a directory, or a repository of the model hub."""
+
+def open_aligned(path: str | Path | None) -> Aligned | None:
+    """Read the bundle to align to: a directory, or a repository of the model hub; None for none."""
+    if path is None:
+        return None
     bundle = open_bundle(locate_bundle(path))
     return Aligned(path, bundle.manifest, read_map(bundle))
 
 
 def check_aligned(aligned_to: Aligned, manifest: Manifest, dimension: int) -> None:
     """Check that a new map for a draft, to this dimension, can be aligned to a bundle."""
-    if difference := Origin.of(aligned_to.manifest).difference(Origin.of(manifest)):
+    theirs = aligned_to.manifest
+    if theirs.input == manifest.input == "vectors":  # the files differ; the user says that one model computed both
+        difference, ours = None, manifest.unwhitened_width
+        if theirs.unwhitened_width != ours:
+            difference = f"vectors of {theirs.unwhitened_width} and {ours} dimensions"
+    else:
+        difference = Origin.of(theirs).difference(Origin.of(manifest))
+    if difference:
         raise UsageError(
             f"{aligned_to.path} cannot be aligned to: it is of another model or of other layers ({difference})"
         )
-    if aligned_to.manifest.dimension != dimension:
+    if theirs.dimension != dimension:
         raise UsageError(
-            f"{aligned_to.path} has vectors of {aligned_to.manifest.dimension} dimensions, the new bundle of "
-            f"{dimension}; give --dim {aligned_to.manifest.dimension}"
+            f"{aligned_to.path} has vectors of {theirs.dimension} dimensions, the new bundle of {dimension}; give "
+            f"--dim {theirs.dimension}"
         )
-
-
-def align_refit(path: str | Path, manifest: Manifest, spec: WhiteningSpec) -> tuple[Aligned, WhiteningSpec]:
-    """Open the bundle that a refit of another bundle is aligned to; a nested map keeps as many dimensions as it."""
-    aligned_to = open_aligned(path)
-    if spec.dimension is None and spec.method in NESTED_METHODS:
-        spec = replace(spec, dimension=aligned_to.manifest.dimension)
-    check_aligned(aligned_to, manifest, spec.dimension or manifest.unwhitened_width)
-    return aligned_to, spec
 
 
 def align_with(

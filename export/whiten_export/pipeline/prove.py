@@ -1,36 +1,30 @@
-"""Prove an export: compare tokenizer, graph and reference with the model, and complete the manifest."""
+"""Prove an export: list the cases, compare model, reference and bundle on them, and complete the manifest."""
 
 import dataclasses
+import gc
 import platform
-from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from itertools import islice
-from pathlib import Path
 
 import msgspec
 
-from whiten_export.pipeline.tools import Tools
-from whiten_export.proof.gate import (
-    Expected,
-    Request,
-    check_bundle,
-    check_tokens,
-    compare_published,
-    compute_expected,
-    failure,
-    prompted_requests,
-)
-from whiten_export.proof.long_texts import long_texts, prove_long
-from whiten_export.proof.probe_texts import LONGEST_PROBE, TOKENIZER_TEXTS, probe_texts, token_batches
+from whiten_export.pipeline.work import Work
+from whiten_export.proof.gate import Case, Expected, check_bundle, compare_published, failure
+from whiten_export.proof.long_texts import long_texts
+from whiten_export.proof.probe_texts import LONGEST_PROBE, probe_texts, token_batches
 from whiten_export.proof.reference import Head
-from whiten_export.sources.describe.tokenizers import count_unknown
+from whiten_export.sources.load.bundle import StoredBundle
+from whiten_export.sources.model import TokenModel
+from whiten_export.writing.client_files import POOLING_FILE
 from whiten_export.writing.model_card import with_model_card
 from whiten_runtime.bundle.bundle import file_record, list_files
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
 from whiten_runtime.bundle.parity import GATES, Agreement, write_probes
 from whiten_runtime.bundle.records import FileRecord, ParityRecord
 from whiten_runtime.bundle.space import with_space
+from whiten_runtime.errors import ParityError
+from whiten_runtime.hub.uploading import CARD_FILE
 from whiten_runtime.inference.options import TEXT, with_prompt
+from whiten_runtime.opened.vector_whitener import VectorWhitener
 from whiten_runtime.ort.doctor import check_provider
 from whiten_runtime.ort.providers import import_onnxruntime, provider_name
 from whiten_runtime.ort.session import SessionOptions
@@ -57,14 +51,11 @@ CHECKING = "checking the vectors against those of the original model"
 _ANY_PROMPT = "Represent the sentence: "
 """Prompt with which models are checked that leave prompts out of the pooling, besides those that they name."""
 
-_LONGEST_TEXT = 1 << 16
-"""Maximum number of words of the text on which truncation is compared."""
+_PROMPTED = 6
+"""Number of texts that are compared with each prompt."""
 
-_TOKENIZER_SENTENCES = 512
-"""Number of sentences of the corpus on which both tokenizers are compared, besides the probes."""
-
-_MOST_UNKNOWN = 0.5
-"""Share of unknown tokens above which an export warns; all-MiniLM-L6-v2 has none in English."""
+_MOST_PROMPTS = 12
+"""Number of prompts that are compared, the first ones; a prompt is text, and differs from others in nothing else."""
 
 
 def versions() -> dict[str, str]:
@@ -94,105 +85,96 @@ def parity_record(
     return ParityRecord(reference=reference, provider=provider, max_tokens=max_tokens, **measured)
 
 
-def seal(
-    folder: Path,
-    manifest: Manifest,
-    fitted: WhiteningMap | None,
-    expected: Expected,
-    check: Callable[[Manifest, Expected], ParityRecord],
-    unchanged: dict[str, FileRecord] | None = None,
-) -> Manifest:
-    """Write probes and manifest, check the bundle as it then is, and write card and manifest with the proof.
-
-    Args:
-        folder: files of the bundle.
-        manifest: the draft, complete but for its files, its space and the proof.
-        fitted: whitening of the bundle; None for none.
-        expected: vectors of the reference before whitening.
-        check: function that compares the bundle with the finished vectors of the reference.
-        unchanged: records of files that stay those of another bundle.
-    """
-    affine = None if fitted is None else (fitted.mean, fitted.weight)
-    expected = expected.finished_by(Head.of(affine, manifest.normalize))
-    write_probes(folder, expected.probes)
-    files = {name: file_record(folder / name) for name in list_files(folder)} | (unchanged or {})
-    manifest = with_space(msgspec.structs.replace(manifest, files=files))
-    (folder / MANIFEST_FILE).write_bytes(manifest.to_json())
-    manifest = with_model_card(folder, msgspec.structs.replace(manifest, parity=check(manifest, expected)))
-    (folder / MANIFEST_FILE).write_bytes(manifest.to_json())
-    return manifest
+def reference_vectors(manifest: Manifest, work: Work) -> Expected:
+    """Return the reference's vectors before whitening: of the cases of a model, or those that the source has stored."""
+    cases = proof_cases(manifest, work) if work.of_model else ()
+    return work.source.expected(manifest, cases, work.report)
 
 
-def compare_tokenizers(manifest: Manifest, tools: Tools) -> None:
-    """Compare the bundle's tokenizer with the checkpoint's own, on texts with and without prompts."""
-    tokenizer, theirs, length = tools.tokenizer, tools.source.tokenizer, manifest.max_seq_length
-    sentences = list(islice(tools.corpus, _TOKENIZER_SENTENCES))
-    _warn_of_unknown(sentences, tools)
-    texts = [*probe_texts(min(length, _LONGEST_TEXT)), *TOKENIZER_TEXTS, *sentences]
-    for prompt in dict.fromkeys(manifest.prompts.values()):
-        texts += with_prompt(prompt, TOKENIZER_TEXTS) if prompt else []
-    ours = [theirs.plain(tokenizer.cut(row)) for row in tokenizer.tokenize(texts)]
-    own = theirs.own_ids(texts, length)
-    compared = [index for index, ids in enumerate(own) if max(ids, default=0) < tools.source.vocab_size]
-    check_tokens([ours[i] for i in compared], [own[i] for i in compared], [texts[i] for i in compared])
-
-
-def _warn_of_unknown(sentences: Sequence[str], tools: Tools) -> None:
-    """Warn if most tokens of sentences are unknown to the tokenizer, so that vectors say little of them."""
-    unknown, count = count_unknown(tools.source.tokenizer, tools.tokenizer.tokenize(sentences))
-    if unknown > _MOST_UNKNOWN * count:
-        of = " of the corpus" if tools.fit is not None else " of English"
-        tools.report.warn(
-            f"{unknown:,} of the {count:,} tokens of {len(sentences):,} sentences{of} are unknown to the model's "
-            "tokenizer, and have one vector: check that it is the right tokenizer, with the right casing; if the model "
-            "is for other texts than sentences, compare its vectors of those yourself"
-        )
-
-
-def expect(manifest: Manifest, tools: Tools) -> Expected:
-    """Compute the reference's vectors before whitening: of probes, of texts with prompts, of batches of token ids."""
-    source = tools.source
+def proof_cases(manifest: Manifest, work: Work) -> list[Case]:
+    """Return what a model's bundle has to embed as the reference does: probes, batches of odd shapes, prompts."""
     longest = min(manifest.max_seq_length, LONGEST_PROBE)
     texts = probe_texts(longest)
     prompts = dict(manifest.prompts)
     if not manifest.include_prompt:
         prompts |= {"whiten": _ANY_PROMPT}  # callers bring prompts of their own
-    requests = (Request("", texts), *prompted_requests(texts[:-1], prompts))
-    batches = token_batches(longest, source.vocab_size, manifest.pad_token_id)
-    tokenized = [_tokenized(manifest, tools, request) for request in requests]
-    network = source.record.num_hidden_layers > 0
-    long = _tokenized(manifest, tools, Request("", long_texts(manifest.max_seq_length) if network else ()))
-    definition = source.definition(manifest)
-    long_probes = prove_long(definition, long, tools.report)
-    expected = compute_expected(definition, tokenized, batches, tools.report)
-    rows = (ids for request in (*tokenized, long) for ids in request.ids)
-    probes = dataclasses.replace(expected.probes, long=long_probes)
-    return dataclasses.replace(expected, probes=probes, max_tokens=max(longest, *map(len, rows)))
+    short = texts[:-1]  # the last is cut
+    step = max(1, len(short) // (_PROMPTED - 1))
+    some = tuple(dict.fromkeys((*short[::step][: _PROMPTED - 1], short[-1])))
+    distinct = [prompt for prompt in dict.fromkeys(prompts.values()) if prompt][:_MOST_PROMPTS]
+    batches = token_batches(longest, work.model.vocab_size, manifest.pad_token_id)
+    cases = [
+        _text_case(manifest, work, "", texts),
+        *map(Case, batches),
+        *(_text_case(manifest, work, prompt, some) for prompt in distinct),
+    ]
+    if manifest.source.num_hidden_layers and (longer := long_texts(manifest.max_seq_length)):
+        cases.append(dataclasses.replace(_text_case(manifest, work, "", longer), long=True))
+    return cases
 
 
-def _tokenized(manifest: Manifest, tools: Tools, request: Request) -> Request:
-    tokenizer = tools.tokenizer
-    rows = tokenizer.tokenize(with_prompt(request.prompt, request.texts))
-    ids = [tools.source.tokenizer.plain(tokenizer.cut(row)) for row in rows]
-    left_out = 0 if manifest.include_prompt else tokenizer.prompt_tokens(request.prompt)
-    return dataclasses.replace(request, ids=ids, left_out=left_out)
+def _text_case(manifest: Manifest, work: Work, prompt: str, texts: tuple[str, ...]) -> Case:
+    tokenizer = work.tokenizer
+    rows = tokenizer.tokenize(with_prompt(prompt, texts))
+    ids = [work.model.tokenizer.plain(tokenizer.cut(row)) for row in rows]
+    left_out = 0 if manifest.include_prompt else tokenizer.prompt_tokens(prompt)
+    return Case(ids, left_out, texts=texts, prompt=prompt)
 
 
-def prove(manifest: Manifest, fitted: WhiteningMap | None, expected: Expected, tools: Tools) -> Manifest:
-    """Compare the reference with the program that the model was published for, and the bundle with the reference."""
-    if manifest.precision == "fp32":
-        tools.report.stage(CHECKING)
-    published = _compare_published(manifest, expected, tools)
-    manifest = msgspec.structs.replace(manifest, published=published, versions=versions())
+def prove(manifest: Manifest, fitted: WhiteningMap | None, expected: Expected, work: Work) -> Manifest:
+    """Compare the finished bundle with the reference, and write its probes, its manifest and its card.
 
-    def check(manifest: Manifest, expected: Expected) -> ParityRecord:
-        on = _on_cuda(tools.options, tools.report) if manifest.target == "cuda" else tools.options
-        outcome = check_bundle(tools.folder, expected, on)
-        if not GATES[manifest.precision].passes(outcome.agreement):
-            raise failure(outcome, expected, manifest.precision, _named(manifest), _remedies(manifest, tools))
-        return parity_record(expected.reference, outcome.agreement, on, expected.max_tokens)
+    It sets the manifest's `published`, `versions`, `files` and `space`, and last its `parity`.
+    """
+    folder, published, made = work.folder, None, versions()
+    unchanged: dict[str, FileRecord] = {}  # of files that another program wrote anew
+    if work.of_model:
+        if manifest.precision == "fp32":
+            work.report.stage(CHECKING)
+        published = _compare_published(manifest, expected, work)
+        gc.collect()  # the other program's network
+    elif isinstance(work.source, StoredBundle):
+        made = manifest.versions | {f"refit-{name}": made[name] for name in ("whiten", "numpy") if name in made}
+        unchanged = work.source.changed_files()
+        for name in (POOLING_FILE, CARD_FILE):  # which this writes itself
+            unchanged.pop(name, None)
+    else:
+        work.report.stage("checking against numpy in float64")
+    affine = None if fitted is None else (fitted.mean, fitted.weight)
+    expected = dataclasses.replace(expected, head=Head.of(affine, manifest.normalize))
+    write_probes(folder, expected.probes)
+    files = {name: file_record(folder / name) for name in list_files(folder)} | unchanged
+    manifest = with_space(msgspec.structs.replace(manifest, published=published, versions=made, files=files))
+    (folder / MANIFEST_FILE).write_bytes(manifest.to_json())
+    manifest = with_model_card(folder, msgspec.structs.replace(manifest, parity=_check(manifest, expected, work)))
+    (folder / MANIFEST_FILE).write_bytes(manifest.to_json())
+    return manifest
 
-    return seal(tools.folder, manifest, fitted, expected, check)
+
+def _check(manifest: Manifest, expected: Expected, work: Work) -> ParityRecord:
+    """Check the bundle as it is written at the parity gate."""
+    gate, on = GATES[manifest.precision], work.options
+    if manifest.input == "vectors":
+        with VectorWhitener(work.folder) as whitener:
+            agreement = whitener.verify()
+        if not gate.passes(agreement):
+            raise ParityError(
+                f"the graph is not what numpy computes: {agreement}; wanted {gate}; no bundle was written"
+            )
+        return parity_record(expected.reference, agreement)
+    if work.of_model and manifest.target == "cuda":
+        on = _on_cuda(on, work.report)
+    agreement, alone = check_bundle(work.folder, expected, on)
+    if not gate.passes(agreement):
+        if work.of_model:
+            what = _named(manifest)
+            raise failure(expected, agreement, alone, manifest.precision, what, _remedies(manifest, work.model))
+        raise ParityError(
+            f"whitened anew, the bundle misses its gate: {agreement}; wanted {gate}: texts differ too little in some "
+            "direction for its precision; use a smaller --dim, another --whitening or more --shrinkage; no bundle was "
+            "written"
+        )
+    return parity_record(expected.reference, agreement, on, expected.max_tokens)
 
 
 def _on_cuda(options: SessionOptions, report: Reporter) -> SessionOptions:
@@ -209,29 +191,32 @@ def _on_cuda(options: SessionOptions, report: Reporter) -> SessionOptions:
     return options
 
 
-def _compare_published(manifest: Manifest, expected: Expected, tools: Tools) -> ParityRecord | None:
+def _compare_published(manifest: Manifest, expected: Expected, work: Work) -> ParityRecord | None:
     """Compare the reference with the program that the model was published for, if layers and modules are its own."""
-    if not tools.source.is_authors(manifest.layers, manifest.pooling):
+    model = work.model
+    if not model.is_authors(manifest.layers, manifest.pooling):
         return None
-    texts = expected.probes.texts
-    with_tokens = tuple(text for text, row in zip(texts, tools.tokenizer.tokenize(texts), strict=True) if row)
-    requests = (Request("", with_tokens), *(request for request in expected.requests if TEXT not in request.prompt))
-    if len(requests) <= len(expected.requests):
+    probes, *others = expected.cases
+    rows = [row for row, ids in enumerate(work.tokenizer.tokenize(probes.texts)) if ids]
+    with_tokens = dataclasses.replace(
+        probes, texts=tuple(probes.texts[row] for row in rows), expected=probes.expected[rows]
+    )
+    prompted = [case for case in others if case.texts and not case.long]
+    if any(TEXT in case.prompt for case in prompted):
         return None  # templates are not sentence-transformers'
-    published = tools.source.published(requests, manifest.max_seq_length)
+    published = model.published([with_tokens, *prompted], manifest.max_seq_length)
     if published is None:
         return None
-    normalize = tools.source.draft.normalize
-    agreement = compare_published(expected, published, requests, normalize, manifest.source.model)
+    agreement = compare_published([with_tokens, *prompted], published, model.draft.normalize, manifest.source.model)
     return parity_record(published.name, agreement)
 
 
-def _remedies(manifest: Manifest, tools: Tools) -> list[str]:
+def _remedies(manifest: Manifest, model: TokenModel) -> list[str]:
     """Return which choices of an export may let it pass the gate, of those that it has."""
     if manifest.whitening is None and manifest.precision == "fp32":
         return []
-    others = ["other layers"] if len(tools.source.layers) > 1 else []
-    authors = tools.source.is_authors(manifest.layers, manifest.pooling)
+    others = ["other layers"] if len(model.layers) > 1 else []
+    authors = model.is_authors(manifest.layers, manifest.pooling)
     pooled = ["mean pooling"] if manifest.pooling != "mean" and not authors else []
     return [*pooled, *others, *(["a smaller --dim", "--whitening none"] if manifest.whitening is not None else [])]
 

@@ -1,92 +1,94 @@
 """Give a bundle another whitening without PyTorch: its graph computes the vectors, and only the head is replaced."""
 
+import dataclasses
 from collections.abc import Sequence
-from functools import partial, reduce
+from functools import reduce
 from pathlib import Path
 
 import msgspec
 
-from whiten_export.graph.builder import save_graph
-from whiten_export.graph.head import set_head
-from whiten_export.pipeline.align import align_refit
-from whiten_export.pipeline.choose_whitening import by_rules, finish_map
-from whiten_export.pipeline.prove import parity_record, seal, versions
+from whiten_export.pipeline.align import open_aligned
+from whiten_export.pipeline.export import export
+from whiten_export.pipeline.fit import keeps_norm
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.proof.gate import Expected, check_bundle
+from whiten_export.pipeline.work import FitJob
 from whiten_export.sources.load.bundle import StoredBundle
-from whiten_export.writing.client_files import (
-    CONFIG_FILE,
-    POOLING_FILE,
-    Export,
-    rewrite_transformers_js,
-    write_pooling,
-    write_whitening,
-)
-from whiten_export.writing.staging import staged
-from whiten_runtime.bundle.bundle import (
-    EXTERNAL_DATA_FILE,
-    MODEL_FILE,
-    PROBE_VECTORS_FILE,
-    WHITENING_FILE,
-)
-from whiten_runtime.bundle.manifest import Manifest, read_manifest
-from whiten_runtime.bundle.parity import GATES
-from whiten_runtime.bundle.records import ChoiceRecord, ParityRecord
-from whiten_runtime.errors import ParityError, UsageError
-from whiten_runtime.hub.uploading import CARD_FILE
-from whiten_runtime.inference.loading import load_unwhitened
+from whiten_export.writing.client_files import Export
+from whiten_export.writing.staging import check_place
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.errors import UsageError, path_of
+from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.ort.providers import Provider, providers_for
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.development import (
-    check_searched,
-    choice_record,
-    choose_by_development,
-    read_development,
-)
-from whiten_whitening.maps import WhiteningSpec, check_sample_count
-from whiten_whitening.statistics import (
-    Origin,
-    Statistics,
-    check_takes_texts,
-    fit,
-    fit_statistics,
-    load_statistics,
-)
-
-_REPLACED = frozenset({MODEL_FILE, EXTERNAL_DATA_FILE, WHITENING_FILE, PROBE_VECTORS_FILE, CARD_FILE})
+from whiten_whitening.development import check_searched, read_development
+from whiten_whitening.maps import WhiteningSpec
+from whiten_whitening.statistics import Origin, Statistics, fit_statistics, load_statistics, warn_of_repeats
 
 
-def fit_or_load_statistics(
-    path: Path, recipe: Recipe, stats: Sequence[Path], options: SessionOptions, reporter: Reporter, sha256: str
-) -> tuple[Statistics, WhiteningSpec, ChoiceRecord | None]:
-    """Fit statistics of the corpus, or read those of files, and choose what was left open about the whitening.
+def refit(
+    path: str | Path,
+    recipe: Recipe,
+    stats: Sequence[Path],
+    out: Path,
+    replace: bool = False,
+    options: SessionOptions | None = None,
+    reporter: Reporter | None = None,
+    spec: WhiteningSpec | None = None,
+) -> Export:
+    """Write a bundle with another whitening: the recipe's, or `spec`.
 
-    `sha256` is that of the bundle's manifest: another bundle is refused. Returns the statistics, the whitening that
-    suits them, and its reason where it was left to a rule.
+    It is fitted on the recipe's corpus, or on files of statistics, `stats`.
     """
-    manifest = read_manifest(path)
-    development = None if recipe.dev is None else read_development(Path(recipe.dev), reporter)
-    check_searched(development, manifest, manifest.normalize)
-    if stats:
-        statistics = load_fitting(stats, manifest, reporter)
-    else:
-        corpus = recipe.corpus_for(manifest.unwhitened_width)
-        statistics = fit_statistics(path, corpus, None, options, reporter, sha256)
-    if recipe.spec is not None:
-        return statistics, recipe.spec, None
-    if development is None:
-        choice = by_rules(statistics.moments, recipe, manifest)
-    else:
-        chosen = development, statistics.moments, recipe.dim, recipe.shrinkage
-        with load_unwhitened(path, options, sha256)[1] as embedder:
-            choice = choose_by_development(*chosen, manifest, manifest.normalize, embedder, reporter, required=True)
-    assert choice.spec is not None  # a refit always has a map
-    return statistics, choice.spec, choice_record(choice, development)
+    report = reporter or Reporter()
+    check_place(out, replace)
+    source = StoredBundle(path)
+    manifest, job = draft_refit(recipe, source, stats, out.absolute().name, report, spec)
+    return export(source, manifest, job, out, replace, options or SessionOptions(), report)
+
+
+def draft_refit(
+    recipe: Recipe,
+    source: StoredBundle,
+    stats: Sequence[Path],
+    name: str,
+    report: Reporter,
+    spec: WhiteningSpec | None = None,
+) -> tuple[Manifest, FitJob]:
+    """Return a bundle's manifest with the choices of a refit, and the whitening to fit."""
+    old, spec = source.draft, spec or recipe.spec
+    dimension = recipe.dim if spec is None else spec.dimension
+    aligned_to = open_aligned(recipe.align_to)
+    if aligned_to is not None:
+        dimension = aligned_to.dimension(dimension, spec)
+        spec = None if spec is None else dataclasses.replace(spec, dimension=dimension)
+    development = None if recipe.dev is None else read_development(Path(recipe.dev), report)
+    normalize = keeps_norm(old)
+    check_searched(development, old, normalize)
+    statistics = load_fitting(stats, old, report) if stats else None
+    width = old.unwhitened_width
+    corpus = None if stats else recipe.corpus_for(width)
+    sentences = statistics.moments.n if statistics else corpus.count() if corpus else 0
+    different = sentences if corpus is None else warn_of_repeats(corpus, sentences, width, report)
+    job = FitJob(
+        spec,
+        spec is None,
+        dimension,
+        recipe.shrinkage,
+        normalize,
+        corpus=corpus,
+        sentences=sentences,
+        statistics=statistics,
+        development=development,
+        aligned_to=aligned_to,
+        required=True,
+    )
+    job.check_count(old, different)
+    return msgspec.structs.replace(old, name=name, choice=None), job
 
 
 def load_fitting(paths: Sequence[Path], manifest: Manifest, reporter: Reporter) -> Statistics:
     """Read finished statistics of the same model as a bundle's, of any precision, and merge them in order."""
-    check_takes_texts(manifest.name, manifest)
     every, precisions = list[Statistics](), set[str]()
     for path in paths:
         statistics, origin = load_statistics(path)
@@ -102,71 +104,73 @@ def load_fitting(paths: Sequence[Path], manifest: Manifest, reporter: Reporter) 
     return reduce(Statistics.merge, every)
 
 
-def write_refit(
+def refit_bundle(
     path: str | Path,
-    statistics: Statistics,
+    statistics: str | Path | Sequence[str | Path],
     spec: WhiteningSpec,
-    out: Path,
+    out: str | Path,
+    *,
     replace: bool = False,
-    options: SessionOptions | None = None,
-    reporter: Reporter | None = None,
     align_to: str | Path | None = None,
-    choice: ChoiceRecord | None = None,
-    sha256: str | None = None,
+    providers: Sequence[Provider] | None = None,
+    threads: int | None = None,
+    reporter: Reporter | None = None,
 ) -> Export:
     """Write a bundle with another whitening, and verify it against the stored vectors of the reference.
 
-    `choice` records why, where the whitening was left to a rule; `sha256` is that of the manifest of the bundle whose
-    statistics these are, and None for whatever bundle is there; the other arguments are those of `refit_bundle`.
+    Args:
+        path: the bundle: its directory, or a repository of the model hub.
+        statistics: file that `fit_bundle` or `whiten fit` wrote with a bundle of the same model; or several, of parts
+            of a corpus, which are merged in their order.
+        spec: whitening to fit.
+        out: directory to create.
+        replace: replace a bundle that already exists.
+        align_to: bundle of the same model whose stored vectors are to stay usable: the new map is turned onto its map.
+        providers: onnxruntime execution providers, as in `Encoder`.
+        threads: threads per call, as in `Encoder`.
+        reporter: receives stages and warnings.
+
+    Raises:
+        UsageError: the whitening cannot be fitted on the statistics or aligned, they are of another model, the bundle
+            takes vectors, or `out` exists.
+        DataError: not a file of statistics, or a damaged one.
+        BundleError: not a bundle, or not a whole one.
+        ParityError: the new bundle fails its parity gate; nothing is written.
     """
-    report = reporter or Reporter()
-    source = StoredBundle(path, sha256)
-    expected, old = source.expected(), source.draft
-    width = old.unwhitened_width
-    if len(statistics.moments.mean) != width:
-        raise UsageError(f"the statistics are of {len(statistics.moments.mean)} dimensions, but {path} has {width}")
-    check_sample_count(statistics.moments.n, width, spec)
-    made = {f"refit-{name}": version for name, version in versions().items() if name in ("whiten", "numpy")}
-    manifest = msgspec.structs.replace(
-        old,
-        name=out.absolute().name,
-        choice=choice,
-        published=None,
-        versions=old.versions | made,
-    )
-    aligned_to, spec = (None, spec) if align_to is None else align_refit(align_to, old, spec)
-    fitted = fit(statistics.moments, spec, old.pooling == "sif")
-    assert fitted is not None
-    manifest, fitted = finish_map(manifest, fitted, statistics, aligned_to, report)
-    if aligned_to is None:
-        report.stage(f"stored vectors of {path} do not fit the new bundle; --align-to would keep them usable")
-    report.stage(f"writing {out}, and checking it")
-    with staged(out, replace) as stage:
-        source.copy(stage, _REPLACED)
-        graph = source.graph()
-        set_head(graph, (fitted.mean, fitted.weight), manifest.normalize)
-        save_graph(graph, stage / MODEL_FILE)
-        del graph
-        write_whitening(stage, fitted)
-        write_pooling(stage, manifest.dimension)
-        unchanged = source.changed_files()
-        source.check_unchanged()
-        for name in (POOLING_FILE, CARD_FILE):  # which a refit writes itself
-            unchanged.pop(name, None)
-        if CONFIG_FILE in old.files and CONFIG_FILE not in unchanged:
-            rewrite_transformers_js(stage, (stage / EXTERNAL_DATA_FILE).is_file())
-        check = partial(_check, stage, options or SessionOptions())
-        manifest = seal(stage, manifest, fitted, expected, check, unchanged)
-    return Export(out, manifest)
+    files = statistics if isinstance(statistics, list | tuple) else [statistics]
+    if not files:
+        raise UsageError("statistics is empty; name at least one file of whiten fit")
+    stats = [path_of("statistics", file) for file in files]
+    recipe = Recipe(str(path), align_to=align_to)
+    return refit(path, recipe, stats, path_of("out", out), replace, _options(providers, threads), reporter, spec)
 
 
-def _check(stage: Path, options: SessionOptions, manifest: Manifest, expected: Expected) -> ParityRecord:
-    agreement = check_bundle(stage, expected, options).agreement
-    gate = GATES[manifest.precision]
-    if not gate.passes(agreement):
-        raise ParityError(
-            f"whitened anew, the bundle misses its gate: {agreement}; wanted {gate}: texts differ too little in some "
-            "direction for its precision; use a smaller --dim, another --whitening or more --shrinkage; no bundle was "
-            "written"
-        )
-    return parity_record(expected.reference, agreement, options)
+def fit_bundle(
+    path: str | Path,
+    corpus: Corpus,
+    out: str | Path,
+    *,
+    providers: Sequence[Provider] | None = None,
+    threads: int | None = None,
+    reporter: Reporter | None = None,
+) -> None:
+    """Write the statistics of a corpus's vectors before whitening, computed by a bundle's graph, as `whiten fit` does.
+
+    Args:
+        path: the bundle, of any precision, whitened or not: its directory, or a repository of the model hub.
+        corpus: sentences to fit on.
+        out: file to write the statistics to, safetensors.
+        providers: onnxruntime execution providers, as in `Encoder`.
+        threads: threads per call, as in `Encoder`.
+        reporter: receives stages, warnings and progress.
+
+    Raises:
+        UsageError: the bundle takes vectors.
+        DataError: the corpus cannot be read, or a vector is not finite.
+        BundleError: not a bundle, or not a whole one.
+    """
+    fit_statistics(path, corpus, path_of("out", out), _options(providers, threads), reporter)
+
+
+def _options(providers: Sequence[Provider] | None, threads: int | None) -> SessionOptions:
+    return SessionOptions(providers_for(providers), threads)

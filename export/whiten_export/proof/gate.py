@@ -1,7 +1,7 @@
-"""Check a bundle at the parity gate: open it as written, and compare it with its reference."""
+"""Check a bundle at the parity gate: open it as written, and compare it with its reference, case by case."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,24 +28,25 @@ from whiten_runtime.inference.options import EncodeOptions, with_prompt
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 
-_PROMPTED = 6
-"""Number of texts that are compared with each prompt."""
-
-_MOST = 12
-"""Number of prompts that are compared, the first ones; a prompt is text, and differs from others in nothing else."""
+NO_VECTORS = np.zeros((0, 0))
 
 _SAME = 1e-6
 """Largest difference of two vectors' coordinates, as a share of the largest one, at which they count as one."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """Texts to embed with one prompt, and their token ids once they are known."""
+class Case:
+    """Texts that a bundle embeds in one call: their token ids, and their vectors by the reference.
 
-    prompt: str  # prompt that is put before each text, or around it; an empty string for none
-    texts: tuple[str, ...]  # the texts
-    ids: Sequence[Sequence[int]] = ()  # token ids of each text with its prompt, truncated
-    left_out: int = 0  # number of tokens of the prompt that are left out of the pooling
+    A case without texts is a batch of token ids, padded as it is.
+    """
+
+    ids: Sequence[Sequence[int]]  # token ids of each text, special tokens and prompt included, truncated
+    left_out: int = 0  # number of tokens at the beginning of each text that are left out of the pooling
+    expected: Float64Array = field(default_factory=lambda: NO_VECTORS)  # vectors before whitening, [n, d]
+    texts: tuple[str, ...] = ()  # the texts, without prompt
+    prompt: str = ""  # prompt that is put before each text, or around it
+    long: bool = False  # whether these are the two longest texts, of which `compute_long` says how they are compared
 
 
 @dataclass(frozen=True)
@@ -53,20 +54,7 @@ class PublishedVectors:
     """Vectors that the program computed for which a model was published."""
 
     name: str  # name and version of the program
-    vectors: tuple[Float64Array, ...]  # float64 [n, k] for each request
-
-
-def prompted_requests(texts: Sequence[str], prompts: Mapping[str, str]) -> tuple[Request, ...]:
-    """Return a few texts, short and long ones, with each prompt that is not empty."""
-    step = max(1, len(texts) // (_PROMPTED - 1))
-    some = tuple(dict.fromkeys((*texts[::step][: _PROMPTED - 1], texts[-1])))
-    distinct = [prompt for prompt in dict.fromkeys(prompts.values()) if prompt]
-    return tuple(Request(prompt, some) for prompt in distinct[:_MOST])
-
-
-Feed = dict[str, NDArray[np.int64]]
-Row = tuple[tuple[int, ...], int]
-"""Token ids of a text, and the number of those at its beginning that are left out of the pooling."""
+    vectors: tuple[Float64Array, ...]  # float64 [n, k] for each case
 
 
 @dataclass(frozen=True)
@@ -94,27 +82,19 @@ class Expected:
     """Vectors of a reference, so that the reference need not stay in memory."""
 
     reference: str  # name of the reference
-    probes: Probes  # texts and their vectors
-    batches: Sequence[Feed] = ()  # padded batches of token ids
-    batch_unwhitened: Sequence[Float64Array] = ()  # vectors of each batch before whitening, [batch_size, d]
-    requests: Sequence[Request] = ()  # texts with prompts
-    unwhitened: Sequence[Float64Array] = ()  # vectors of each request before whitening, [n, d]
+    cases: Sequence[Case]  # what is compared; the first case are the probes, which a bundle stores
     max_tokens: int | msgspec.UnsetType = msgspec.UNSET  # number of tokens of the longest text, where it is known
     head: Head = field(default_factory=lambda: Head(None, False))  # whitening and normalisation
 
-    def finished_by(self, head: Head) -> "Expected":
-        """Return the same vectors under another head."""
-        long = self.probes.long
-        if long is not None:
-            long = dataclasses.replace(long, embeddings=head(long.unwhitened))
-        probes = dataclasses.replace(self.probes, embeddings=head(self.probes.unwhitened), long=long)
-        return dataclasses.replace(self, probes=probes, head=head)
-
     @property
-    def finished(self) -> Float64Array:
-        """Return all finished vectors, [n, k]: of the probes, of the batches, of the texts with prompts."""
-        others = map(self.head, (*self.batch_unwhitened, *self.unwhitened))
-        return np.concatenate([self.probes.embeddings, *others])
+    def probes(self) -> Probes:
+        """Return the probes with their vectors, as a bundle stores them."""
+        first, *others = (
+            Probes(case.texts, self.head(case.expected), case.expected)
+            for case in self.cases
+            if case is self.cases[0] or case.long
+        )
+        return dataclasses.replace(first, long=others[0] if others else None)
 
 
 def check_tokens(ours: list[list[int]], theirs: list[list[int]], texts: Sequence[str]) -> None:
@@ -128,36 +108,24 @@ def check_tokens(ours: list[list[int]], theirs: list[list[int]], texts: Sequence
             )
 
 
-def distinct_rows(requests: Sequence[Request], batches: Sequence[Feed]) -> list[Row]:
-    """Return each row of token ids that the reference has to compute, once, with its left-out tokens; longest first."""
-    rows = [_row(ids, request.left_out) for request in requests for ids in request.ids]
-    rows += [_row(ids) for feed in batches for ids in _rows(feed)]
-    return sorted(dict.fromkeys(rows), key=lambda row: -len(row[0]))
+def compute_expected(definition: Definition, cases: Sequence[Case], report: Reporter) -> Expected:
+    """Compute the vectors before whitening of each text of each case, alone and without padding.
 
-
-def compute_expected(
-    definition: Definition, requests: Sequence[Request], batches: Sequence[Feed], report: Reporter
-) -> Expected:
-    """Compute the vectors before whitening of each text, and of each row of a batch, alone and without padding.
-
-    The probes are the first request.
+    Equal texts are computed once, the longest first.
     """
-    known = _unwhitened(definition, distinct_rows(requests, batches), report)
-    probes, *prompted = requests
-
-    def vectors(rows: Sequence[Sequence[int]], left_out: int = 0) -> Float64Array:
-        return np.concatenate([known[_row(ids, left_out)] for ids in rows])
-
-    unwhitened = vectors(probes.ids)
-    _check_different(unwhitened, definition.reference.name)
-    return Expected(
-        reference=definition.reference.name,
-        probes=Probes(probes.texts, unwhitened, unwhitened),
-        batches=batches,
-        batch_unwhitened=[vectors(_rows(feed)) for feed in batches],
-        requests=prompted,
-        unwhitened=[vectors(request.ids, request.left_out) for request in prompted],
-    )
+    rows = dict.fromkeys((tuple(ids), case.left_out) for case in cases for ids in case.ids if not case.long)
+    known: dict[_Row, Float64Array] = {}
+    for case in filter(lambda case: case.long, cases):
+        report.stage(f"computing texts of up to {max(map(len, case.ids))} tokens with {definition.reference.name}")
+        with definition.reference.for_long_texts():
+            known |= {(tuple(ids), case.left_out): definition.unwhitened(ids, case.left_out) for ids in case.ids}
+    known |= _unwhitened(definition, sorted(rows, key=lambda row: -len(row[0])), report)
+    computed = [
+        dataclasses.replace(case, expected=np.concatenate([known[tuple(ids), case.left_out] for ids in case.ids]))
+        for case in cases
+    ]
+    _check_different(computed[0].expected, definition.reference.name)
+    return Expected(definition.reference.name, computed, max(len(ids) for case in cases for ids in case.ids))
 
 
 def _check_different(vectors: Float64Array, name: str) -> None:
@@ -170,14 +138,14 @@ def _check_different(vectors: Float64Array, name: str) -> None:
         )
 
 
-def _row(ids: Sequence[int], left_out: int = 0) -> Row:
-    return tuple(ids), left_out
+_Row = tuple[tuple[int, ...], int]
+"""Token ids of a text, and the number of those at its beginning that are left out of the pooling."""
 
 
-def _unwhitened(definition: Definition, rows: Sequence[Row], report: Reporter) -> dict[Row, Float64Array]:
+def _unwhitened(definition: Definition, rows: Sequence[_Row], report: Reporter) -> dict[_Row, Float64Array]:
     """Return the vector of each row before whitening."""
 
-    def compute(row: Row) -> Float64Array:
+    def compute(row: _Row) -> Float64Array:
         try:
             return definition.unwhitened(*row)
         except MemoryError:
@@ -185,9 +153,12 @@ def _unwhitened(definition: Definition, rows: Sequence[Row], report: Reporter) -
         except Exception as error:  # of a network's own code, or of onnxruntime
             if isinstance(error, WhitenError) and not isinstance(error, RunError):
                 raise
-            raise _reference_failure(definition, row, error) from error
+            raise ParityError(
+                f"{definition.reference.name} fails on a text of {len(row[0])} tokens ({type(error).__name__}: "
+                f"{one_line(error)}); pass a smaller --max-length; no bundle was written"
+            ) from error
 
-    vector_of: dict[Row, Float64Array] = {}
+    vector_of: dict[_Row, Float64Array] = {}
     bar = report.bar("tokens", sum(len(ids) for ids, _ in rows))
     side_by_side = definition.reference.side_by_side()
     with bar as advance, side_by_side as workers, ThreadPoolExecutor(workers, "whiten-reference") as executor:
@@ -198,44 +169,11 @@ def _unwhitened(definition: Definition, rows: Sequence[Row], report: Reporter) -
     return vector_of
 
 
-def _reference_failure(definition: Definition, row: Row, error: Exception) -> WhitenError:
-    """Return the error of a reference that fails on a text, and say which texts it computes."""
-    ids, left_out = row
-
-    def runs(length: int) -> bool:
-        try:
-            definition.unwhitened(ids[:length], min(left_out, length))
-        except Exception:
-            return False
-        return True
-
-    what = (
-        f"{definition.reference.name} fails on a text of {len(ids)} tokens ({type(error).__name__}: {one_line(error)})"
-    )
-    if length := _longest(runs, len(ids)):
-        return ParityError(f"{what}, but not on one of {length}: pass --max-length {length}; no bundle was written")
-    return ParityError(f"{what}, and on shorter ones: the bundle cannot be compared with it, and was not written")
-
-
-def _longest(runs: Callable[[int], bool], fails: int) -> int:
-    """Return the largest number of tokens that runs, below one that fails; 0 if none does."""
-    good = 0
-    while fails - good > 1:
-        middle = (good + fails) // 2
-        good, fails = (middle, fails) if runs(middle) else (good, middle)
-    return good
-
-
-def compare_published(
-    expected: Expected, published: PublishedVectors, requests: Sequence[Request], normalize: bool, model: str
-) -> Agreement:
-    """Compare the reference with the program that a model was published for, before whitening."""
-    probes = expected.probes
-    rows = {text: row for row, text in enumerate(probes.texts)}
-    plain = probes.unwhitened[[rows[text] for text in requests[0].texts]]
+def compare_published(cases: Sequence[Case], published: PublishedVectors, normalize: bool, model: str) -> Agreement:
+    """Compare the reference's vectors with those of the program that a model was published for, before whitening."""
     agreements = []
-    for request, ours, theirs in zip(requests, [plain, *expected.unwhitened], published.vectors, strict=True):
-        got = Head(None, normalize)(ours)
+    for case, theirs in zip(cases, published.vectors, strict=True):
+        got = Head(None, normalize)(case.expected)
         if got.shape != theirs.shape:
             raise ParityError(
                 f"{published.name} gives {theirs.shape[1]} dimensions for {model}, its files say {got.shape[1]}; no "
@@ -243,7 +181,7 @@ def compare_published(
             )
         agreement = compare(got, theirs)
         if not GATES["fp32"].passes(agreement):
-            prompt = f" with the prompt {request.prompt[:40]!r}" if request.prompt else ""
+            prompt = f" with the prompt {case.prompt[:40]!r}" if case.prompt else ""
             raise ParityError(
                 f"{published.name} gives other vectors for {model}{prompt} than its files say: {agreement}; wanted "
                 f"{GATES['fp32']}; no bundle was written"
@@ -252,21 +190,11 @@ def compare_published(
     return compare(*(np.concatenate(part) for part in zip(*agreements, strict=True)))
 
 
-def _rows(feed: Feed) -> list[list[int]]:
-    pairs = zip(feed["input_ids"], feed["attention_mask"], strict=True)
-    return [ids[mask.astype(bool)].tolist() for ids, mask in pairs]
+def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> tuple[Agreement, Agreement]:
+    """Compare a bundle with all cases of a reference.
 
-
-@dataclass(frozen=True)
-class Outcome:
-    """How far a bundle agrees with its reference."""
-
-    agreement: Agreement  # of all texts, alone and in batches
-    alone: Agreement  # of texts that are computed alone
-
-
-def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Outcome:
-    """Compare a bundle with the reference: its probes alone and batched, texts with prompts, batches of odd shapes."""
+    Returns how far it agrees on all of them, and on the probes that are computed alone.
+    """
     bundle, embedder = load_bundle(root, options)
     with embedder:
         whole = EncodeOptions.of(bundle.manifest, prompt="")
@@ -278,16 +206,23 @@ def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> Out
             except NoVectorError as error:
                 raise _bundle_failure(embedder, with_prompt(prompt, [texts[error.index]])[0], error) from None
 
-        alone, batched = alone_and_batched(embed, expected.probes.texts)
-        others = [embedder.engine.run_feed(feed) for feed in expected.batches]
-        others += [embed(request.texts, request.prompt) for request in expected.requests]
-        if expected.probes.long is not None:
-            items, long = (_cut(embedder, texts) for texts in (expected.probes.texts, expected.probes.long.texts))
-            others.append(compute_long(embedder.engine.run_batch, items, long))
-    probes = expected.probes.embeddings
-    want = np.concatenate([probes, expected.finished, expected_long(expected.probes)])
-    agreement = compare(np.concatenate([alone, batched, *others]), want)
-    return Outcome(agreement, compare(alone, probes))
+        engine, (probes, *others) = embedder.engine, expected.cases
+
+        def compute(case: Case) -> NDArray[np.float32]:
+            if case.long:
+                items, long = (_cut(embedder, texts) for texts in (probes.texts, case.texts))
+                return compute_long(engine.run_batch, items, long)
+            return (
+                embed(case.texts, case.prompt) if case.texts else engine.run_feed(engine.feed(case.ids, case.left_out))
+            )
+
+        alone, batched = alone_and_batched(embed, probes.texts)
+        vectors = [compute(case) for case in others]
+    want = [
+        expected_long(expected.probes) if case.long else expected.head(case.expected)
+        for case in (probes, *expected.cases)
+    ]
+    return compare(np.concatenate([alone, batched, *vectors]), np.concatenate(want)), compare(alone, want[0])
 
 
 def _cut(embedder: Embedder, texts: Sequence[str]) -> list[list[int]]:
@@ -295,34 +230,27 @@ def _cut(embedder: Embedder, texts: Sequence[str]) -> list[list[int]]:
 
 
 def _bundle_failure(embedder: Embedder, text: str, error: NoVectorError) -> ParityError:
-    """Return the error of a bundle on which onnxruntime fails for a text, and say which texts run."""
-    ids = embedder.tokenizer.cut(embedder.tokenizer.tokenize([text])[0])
-
-    def runs(length: int) -> bool:
-        try:
-            embedder.engine.run_feed(embedder.engine.feed([ids[:length]]))
-        except RunError:
-            return False
-        return True
-
-    what = f"a text of {len(ids)} tokens {error.failures[error.index]}"
-    if length := _longest(runs, len(ids)):
-        return ParityError(f"{what}, but one of {length} has: pass --max-length {length}; no bundle was written")
-    return ParityError(f"{what}: {text[:60]!r}; no bundle was written")
+    """Return the error of a bundle on which onnxruntime fails for a text."""
+    length = len(embedder.tokenizer.cut(embedder.tokenizer.tokenize([text])[0]))
+    return ParityError(
+        f"a text of {length} tokens {error.failures[error.index]}: {text[:60]!r}; pass a smaller --max-length; no "
+        "bundle was written"
+    )
 
 
 def failure(
-    outcome: Outcome, expected: Expected, precision: Precision, what: str, remedies: Sequence[str]
+    expected: Expected, agreement: Agreement, alone: Agreement, precision: Precision, what: str, remedies: Sequence[str]
 ) -> ParityError:
     """Return the error of a bundle that failed its gate.
 
-    `what` describes the network, its layers and pooling; `remedies` are what may help, such as "mean pooling".
+    `agreement` is of all cases, `alone` of the probes that are computed alone. `what` describes the network, its layers
+    and pooling; `remedies` are what may help, such as "mean pooling".
     """
     gate = GATES[precision]
-    reason = f"the bundle of {what} differs from {expected.reference}: {outcome.agreement}; wanted {gate}"
+    reason = f"the bundle of {what} differs from {expected.reference}: {agreement}; wanted {gate}"
     if not np.isfinite(expected.probes.embeddings).all():
         hint = "the reference's own vectors are not finite: check the model"
-    elif gate.passes(outcome.alone):
+    elif gate.passes(alone):
         hint = "texts that are computed alone agree: the network's vectors depend on padding, so it is not supported"
     elif precision != "fp32":
         hint = f"{precision} costs these vectors too much: use {' or '.join(('--precision fp32', *remedies))}"

@@ -4,13 +4,7 @@ Their reference is computed in float32, with PyTorch's fused attention where a n
 8,192 tokens take 6 GB in each layer of a network of base size.
 """
 
-import numpy as np
-
-from whiten_export.proof.gate import Definition, Request
 from whiten_export.proof.probe_texts import LONGEST_PROBE
-from whiten_export.proof.reference import Float64Array
-from whiten_runtime.bundle.parity import Probes
-from whiten_runtime.reporter import Reporter
 
 _WORDS = (
     "harbour",
@@ -40,13 +34,3 @@ def long_texts(max_seq_length: int) -> tuple[str, ...]:
 def _text(words: int, first: int) -> str:
     """Return a text whose words do not repeat after a fixed number of them."""
     return " ".join(_WORDS[(first + 3 * index + index // 11 + index // 97) % 11] for index in range(words))
-
-
-def prove_long(definition: Definition, request: Request, report: Reporter) -> Probes | None:
-    """Return the long texts with the vectors of the reference before whitening; None for none."""
-    if not request.texts:
-        return None
-    report.stage(f"computing texts of up to {max(map(len, request.ids))} tokens with {definition.reference.name}")
-    with definition.reference.for_long_texts():
-        vectors: Float64Array = np.concatenate([definition.unwhitened(ids, request.left_out) for ids in request.ids])
-    return Probes(request.texts, vectors, vectors)

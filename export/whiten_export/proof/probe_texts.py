@@ -1,9 +1,6 @@
 """Provide texts and token shapes that are chosen to break exporters, tokenizers and padding."""
 
 import numpy as np
-from numpy.typing import NDArray
-
-from whiten_runtime.inference.batching import pad_batch
 
 _PLAIN = (
     "",
@@ -66,8 +63,8 @@ def probe_texts(max_seq_length: int) -> tuple[str, ...]:
     return (*_PLAIN, longest)
 
 
-def token_batches(max_seq_length: int, vocab_size: int, pad_token_id: int) -> list[dict[str, NDArray[np.int64]]]:
-    """Return padded batches of random ids: (1, 1), (1, max), (7, 13) full, (7, 13) and (3, max) of mixed lengths.
+def token_batches(max_seq_length: int, vocab_size: int, pad_token_id: int) -> list[list[list[int]]]:
+    """Return batches of random ids: (1, 1), (1, max), (7, 13) full, (7, 13) and (3, max) of mixed lengths.
 
     The longest row is the same in both batches that have it, so that a reference computes it once.
     """
@@ -78,4 +75,4 @@ def token_batches(max_seq_length: int, vocab_size: int, pad_token_id: int) -> li
     shapes = [[1], [longest], [middle] * 7, mixed, [1, max(1, longest // 2)]]
     rows = [[generator.choice(vocabulary, length).tolist() for length in lengths] for lengths in shapes]
     rows[-1] = [*rows[1], *rows[-1]]
-    return [pad_batch(batch, pad_token_id) for batch in rows]
+    return rows

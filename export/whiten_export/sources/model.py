@@ -1,4 +1,4 @@
-"""Define what every source of texts gives: a draft of the manifest, hidden states, a reference, a tokenizer."""
+"""Define what an export starts from: `Source`, and `TokenModel` for those that compute hidden states from token ids."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.head import OPSET, pool_graph
-from whiten_export.proof.gate import Definition, PublishedVectors, Request
+from whiten_export.proof.gate import Case, Definition, Expected, PublishedVectors, compute_expected
 from whiten_export.proof.reference import Composition, Float64Array, Reference
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.families import BatchLimit
@@ -16,15 +16,37 @@ from whiten_export.sources.describe.published import Published
 from whiten_export.sources.describe.tokenizer_hash import tokenizer_sha256
 from whiten_export.sources.describe.tokenizers import SourceTokenizer
 from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
-from whiten_runtime.bundle.records import Pooling, Source
+from whiten_runtime.bundle.records import Pooling
+from whiten_runtime.bundle.records import Source as SourceRecord
 from whiten_runtime.errors import UsageError
+from whiten_runtime.reporter import Reporter
+from whiten_whitening.statistics import Statistics
 
 
-class TokenModel:
+class Source:
+    """Starts an export: a network, an ONNX encoder, a table of vectors, a bundle, or a file of vectors."""
+
+    statistics: Statistics | None = None  # statistics of the vectors before whitening, where no corpus is embedded
+
+    @property
+    def draft(self) -> Manifest:
+        """The manifest of a bundle that gives the vectors as they are published, stored or precomputed."""
+        raise NotImplementedError
+
+    def graph(self, manifest: Manifest) -> ir.Model:
+        """Return the graph up to the vector before whitening."""
+        raise NotImplementedError
+
+    def expected(self, manifest: Manifest, cases: Sequence[Case], report: Reporter) -> Expected:
+        """Return the reference's vectors before whitening: of the cases, or those that the source has stored."""
+        raise NotImplementedError
+
+
+class TokenModel(Source):
     """Computes hidden states from token ids. The defaults are those of a table of vectors, without a network."""
 
     checkpoint: Checkpoint  # files of the model, and how its authors make a vector of a text
-    record: Source  # description of the model, for the manifest
+    record: SourceRecord  # description of the model, for the manifest
     tokenizer: SourceTokenizer  # tokenizer of the model
     layers: tuple[int, ...] = (0,)  # indices of the available hidden states, ascending
     default_layers: tuple[int, ...] = (0,)  # hidden states to average by default
@@ -101,6 +123,10 @@ class TokenModel:
         hidden = self.hidden_states(composition.layers, composition.pooling)
         return pool_graph(hidden, composition, self.record.hidden_size)
 
+    def expected(self, manifest: Manifest, cases: Sequence[Case], report: Reporter) -> Expected:
+        """Compute the reference's vectors of the cases, before whitening."""
+        return compute_expected(self.definition(manifest), cases, report)
+
     def definition(self, manifest: Manifest) -> Definition:
         """Return what computes the reference of the vector before whitening."""
         composition = self.composition(manifest)
@@ -119,12 +145,12 @@ class TokenModel:
         """Return the vectors [n, k] that its own graph gives in an output for n texts, by their token ids."""
         raise NotImplementedError
 
-    def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
+    def published(self, cases: Sequence[Case], max_seq_length: int) -> PublishedVectors | None:
         """Return the vectors of the program that the model was published for; None if there is no such program."""
         return None
 
 
-def _authors_layers(model: str, own: Published, record: Source) -> tuple[int, ...]:
+def _authors_layers(model: str, own: Published, record: SourceRecord) -> tuple[int, ...]:
     """Return the layers of which a model's authors make a vector."""
     count = record.num_hidden_layers
     if own.first_layer is None or own.layer_weights is None:

@@ -16,7 +16,13 @@ import msgspec
 from whiten_runtime.commands import help as layout
 from whiten_runtime.commands.help import option
 from whiten_runtime.errors import UsageError, WhitenError, one_line
-from whiten_runtime.ort.process import end_by_ctrl_c, is_terminal, unwind_on_ctrl_c, unwind_on_sigterm
+from whiten_runtime.ort.process import (
+    end_by_ctrl_c,
+    is_terminal,
+    show_user_warnings,
+    unwind_on_ctrl_c,
+    unwind_on_sigterm,
+)
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
 from whiten_runtime.reporter import Reporter
 
@@ -203,6 +209,7 @@ def command(
 def run(command: click.Command, name: str | None = None) -> None:
     """Run a command line, perhaps under another name, with onnxruntime's own log silenced.
 
+    Warnings for users are lines like those of `warn`, without a place in the code.
     SIGTERM and Ctrl-C unwind the stack, so that no partly written file remains. After Ctrl-C it ends by SIGINT.
     """
     if sys.stdout is None:
@@ -210,6 +217,7 @@ def run(command: click.Command, name: str | None = None) -> None:
     unwind_on_sigterm()
     unwind_on_ctrl_c()
     silence_log()
+    show_user_warnings(warn)
     try:
         command.main(prog_name=name or command.name)
     except OSError as error:  # of --help and --version

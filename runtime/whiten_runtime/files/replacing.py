@@ -197,8 +197,8 @@ def _take_permissions(descriptor: int, target: Path) -> None:
         os.fchmod(descriptor, mode)
 
 
-def lock_file(file: IO[bytes] | io.FileIO) -> bool:
-    """Lock an open file until it is closed, and return whether system and file system have locks.
+def lock_file(file: IO[bytes] | io.FileIO | int) -> bool:
+    """Lock an open file or directory until it is closed, and return whether system and file system have locks.
 
     Raises:
         BlockingIOError: another process has locked it.

@@ -33,8 +33,8 @@ class ForkSafeSession:
         """Run the graph; safe to call from several threads at once. `shrink` gives memory back after the run."""
         session = self.get()
         try:
-            options = _shrinking() if shrink else None
-            results: list[NDArray[np.float32]] = session.run(list(outputs), dict(feed), options)
+            options = [_shrinking()] if shrink else []
+            results: list[NDArray[np.float32]] = session.run(list(outputs), dict(feed), *options)
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise _failed(str(error)) from error
         return results

@@ -1,4 +1,4 @@
-"""Contain every effect of this package on the whole process: environment, hooks, signals, limits of modules."""
+"""Contain every effect of this package on the whole process: environment, hooks, signals, warnings, limits."""
 
 import atexit
 import csv
@@ -7,10 +7,11 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from types import FrameType, TracebackType
-from typing import IO
+from typing import IO, Any
 from weakref import WeakSet
 
 
@@ -43,6 +44,19 @@ def quiet_stdout() -> Iterator[None]:
     """Discard everything that the block prints on stdout, which is reserved for results."""
     with redirect_stdout(io.StringIO()):
         yield
+
+
+def show_user_warnings(show: Callable[[str], None]) -> None:
+    """Let a function show the text of each UserWarning, but none of its subclasses; others are shown as before."""
+    before = warnings.showwarning
+
+    def show_warning(message: Any, category: type[Warning], *place: Any, **options: Any) -> None:
+        if category is UserWarning:
+            show(str(message))
+        else:
+            before(message, category, *place, **options)
+
+    warnings.showwarning = show_warning
 
 
 def is_terminal(stream: IO[str] | None) -> bool:

@@ -11,10 +11,11 @@ import click
 from whiten_runtime.commands.console import Command, command, warn
 from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import UsageError, needing
-from whiten_serving.arguments import model_choices, read_keys, usual_format
+from whiten_serving.arguments import model_choices, note_hang_ups, read_keys, usual_format
 from whiten_serving.settings import SECTIONS, Measure, Setting, Settings, declared
 
 _MODELS = "models"
+_OTHERS_METRICS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 _DECLARED = {name.replace("_", "-"): (default, setting) for name, default, setting in declared(Settings)}
 _FILE_ALONE = sorted(key for key, (_, setting) in _DECLARED.items() if setting.in_file and setting.section is None)
 
@@ -112,12 +113,15 @@ def serve(models: tuple[str, ...], config: dict[str, Any], **named: Any) -> None
     The command line overrides the environment, which overrides the file. WHITEN_SERVE_MODELS names bundles,
     WHITEN_SERVE_CONFIG the file, WHITEN_API_KEY keys, separated by commas, and WHITEN_THREADS the number of threads.
 
-    SIGTERM and Ctrl-C drain, then stop. SIGHUP reloads bundles that were replaced, and the file of keys.
+    SIGTERM and Ctrl-C drain, then stop. SIGHUP reloads bundles that were replaced, the file of keys, and that of --tls.
     """
+    hang_ups = note_hang_ups()
     given: dict[str, Any] = {"log": usual_format()}
     given |= config | {name: value for name, value in named.items() if value is not None}
     settings = Settings(api_keys=read_keys(given.get("api_key_file"), os.environ, warn), **given)
     choices = model_choices(models, warn)
     with needing("serve"):
+        for name in _OTHERS_METRICS:  # prometheus_client would write its numbers there, and read those of others
+            os.environ.pop(name, None)
         from whiten_serving.process import serve as run
-    run(settings, choices)
+    run(settings, choices, hang_ups)

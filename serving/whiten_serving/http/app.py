@@ -36,10 +36,16 @@ ACCESS = logging.getLogger("whiten.access")
 GONE = 499
 """Status, in logs and metrics, of requests whose caller had gone before the answer."""
 
-_EXPOSED = ("x-request-id", "x-whiten-truncated", "retry-after", "retry-after-ms")
+HUNG = 60.0
+"""Seconds after which a batch that still runs, longer than a request may take, has hung: /live says so."""
+
+_EXPOSED = ("x-request-id", "x-whiten-truncated", "x-whiten-shape", "x-whiten-dtype", "retry-after", "retry-after-ms")
 
 
 async def live(service: Service, request: Request, call: Call) -> Response:
+    seconds = service.models.scheduler.stats().oldest_seconds
+    if seconds > max(HUNG, service.settings.timeout):
+        raise ApiError("hung", f"a batch has run for {seconds:.0f} s; restart the server")
     return PlainTextResponse("live\n")
 
 
@@ -82,13 +88,17 @@ ENDPOINTS = (
     Endpoint("POST", "/v1/embeddings", "openai", openai.embeddings),
     *TEI,
     Endpoint("POST", "/embeddings", "openai", openai.embeddings),
+    Endpoint("POST", "/openai/v1/embeddings", "openai", openai.embeddings),
     Endpoint("POST", "/openai/deployments/{deployment}/embeddings", "openai", openai.embeddings),
     Endpoint("GET", "/v1/models", "openai", openai.models),
     Endpoint("GET", "/models", "openai", openai.models),
     Endpoint("GET", "/v1/models/{id}", "openai", openai.model),
+    Endpoint("GET", "/openai/v1/models", "openai", openai.models),
     Endpoint("POST", "/api/embed", "ollama", ollama.embed),
     Endpoint("POST", "/api/embeddings", "ollama", ollama.embeddings),
     Endpoint("GET", "/api/tags", "ollama", ollama.tags),
+    Endpoint("GET", "/api/ps", "ollama", ollama.running),
+    Endpoint("POST", "/api/show", "ollama", ollama.show, queues=False),
     Endpoint("GET", "/api/version", "ollama", ollama.about),
     Endpoint("GET", "/live", "openai", live, open=True),
     Endpoint("GET", "/ready", "openai", ready, open=True),

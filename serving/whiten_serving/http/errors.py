@@ -49,6 +49,7 @@ PROBLEMS = {
     "unknown_path": Problem(404, "not_found_error", "Validation", retry=False, close=True),
     "method_not_allowed": Problem(405, _INVALID, "Validation", retry=False, close=True),
     "queue_full": Problem(429, "overloaded_error", "Overloaded"),
+    "hung": Problem(503, "service_unavailable", "Unhealthy", close=True),
     "draining": Problem(503, "service_unavailable", "Unhealthy", close=True),
     "deadline": Problem(504, "timeout_error", "Backend", retry=False),
     "engine": Problem(500, "server_error", "Backend", 424),

@@ -115,8 +115,10 @@ class _OfModels:
             ("requests_in_flight", "Requests that are worked on, this one too.", budget.requests),
             ("bytes_in_flight", "Memory that their bodies take, and what is decoded of them.", budget.bytes),
             ("queue_seconds_of_work", "Time that the waiting work takes.", stats.queue_seconds),
+            ("oldest_batch_seconds", "Time for which the oldest batch has run.", stats.oldest_seconds),
         ):
             yield GaugeMetricFamily(f"whiten_{name}", what, value)
+        yield from self._of_queues()
         yield CounterMetricFamily("whiten_padding_tokens", "Tokens of padding that were computed.", counted.padding)
         for name, what, reasons in (
             ("rejected", "Requests that were refused.", {"queue_full": counted.rejected, **budget.refused}),
@@ -129,6 +131,20 @@ class _OfModels:
             family = CounterMetricFamily(f"whiten_{name}", what, labels=["reason"])
             for reason, count in reasons.items():
                 family.add_metric([reason], count)
+            yield family
+
+    def _of_queues(self) -> Iterator[Metric]:
+        """Yield what waits of each model, and how fast each is computed."""
+        stats = {one.name: self._models.scheduler.stats_of(one.queue.runner) for one in self._models}
+        for name, what, attribute in (
+            ("model_queue_requests", "Requests of a model of which texts wait.", "requests"),
+            ("model_queue_tokens", "Tokens of a model that wait.", "tokens"),
+            ("model_queue_seconds", "Time that the waiting work of a model takes.", "seconds"),
+            ("model_tokens_per_second", "Tokens of a model that all lanes compute in a second.", "rate"),
+        ):
+            family = GaugeMetricFamily(f"whiten_{name}", what, labels=["model"])
+            for model, one in stats.items():
+                family.add_metric([model], getattr(one, attribute))
             yield family
 
 

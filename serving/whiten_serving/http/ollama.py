@@ -48,6 +48,15 @@ class OllamaPromptRequest(_Common, kw_only=True):
     prompt: str
 
 
+class OllamaShowRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Asks what a model is; older clients call it `name`."""
+
+    model: str | None = None
+    name: str | None = None
+    verbose: bool | None = None
+
+
+_SHOW = msgspec.json.Decoder(OllamaShowRequest)
 _EMBED = msgspec.json.Decoder(OllamaEmbedRequest)
 _PROMPT = msgspec.json.Decoder(OllamaPromptRequest)
 
@@ -89,6 +98,25 @@ def _context(options: Options | None) -> int | None:
 
 async def tags(service: Service, request: Request, call: Call) -> Response:
     return answer(json_of({"models": [_listed(served) for served in service.models]}))
+
+
+async def running(service: Service, request: Request, call: Call) -> Response:
+    always = {"expires_at": "9999-12-31T23:59:59Z", "size_vram": 0}
+    return answer(json_of({"models": [_listed(served) | always for served in service.models]}))
+
+
+async def show(service: Service, request: Request, call: Call) -> Response:
+    asked = await service.parsed(request, call, _SHOW)
+    served = service.models.get(asked.model or asked.name)
+    listed, manifest = _listed(served), served.manifest
+    family = manifest.source.model_type
+    facts = {
+        "general.architecture": family,
+        f"{family}.embedding_length": manifest.dimension,
+        f"{family}.context_length": manifest.max_seq_length,
+    }
+    shown = {"parameters": "", "template": "", "capabilities": ["embedding"], "model_info": facts}
+    return answer(json_of({name: listed[name] for name in ("details", "modified_at")} | shown))
 
 
 async def about(service: Service, request: Request, call: Call) -> Response:

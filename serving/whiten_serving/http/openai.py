@@ -13,7 +13,7 @@ from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
 from whiten_serving.http.inputs import TextsOrIds
 from whiten_serving.http.models import ServedModel
-from whiten_serving.http.service import Service, Wanted, answer, base64_of, json_of, rows_of
+from whiten_serving.http.service import Service, Wanted, answer, base64_of, json_of, little_endian, rows_of
 
 
 class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -32,6 +32,9 @@ class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     precision: VectorPrecision | None = None
 
 
+_BYTES = "application/octet-stream"
+"""What a request accepts that wants the bytes of vectors."""
+
 _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 
 
@@ -43,6 +46,8 @@ async def embeddings(service: Service, request: Request, call: Call) -> Response
         if not texts:
             raise ApiError("empty_input", "input is an empty list; send at least one text", "input")
         vectors = await service.embed(call, served, _wanted(asked, texts), normalize=False)
+    if call.headers.get(b"accept") == _BYTES.encode():
+        return _in_bytes(vectors)
     rows = await rows_of(vectors, _encoded if asked.encoding_format == "base64" else _plain)
     end = b',"model":%s,"usage":{"prompt_tokens":%d,"total_tokens":%d}}'
     return answer(b'{"object":"list","data":', *rows, end % (json_of(served.name), call.tokens, call.tokens))
@@ -68,6 +73,14 @@ def _wanted(asked: EmbeddingsRequest, texts: list[str]) -> Wanted:
         side="left" if cut == "START" else "right" if cut == "END" else None,
         precision=precision,
     )
+
+
+def _in_bytes(vectors: NDArray[Any]) -> Response:
+    """Return vectors row by row, little-endian, with their shape and type in headers."""
+    response = answer(little_endian(vectors).tobytes(), media_type=_BYTES)
+    response.headers["x-whiten-shape"] = ",".join(map(str, vectors.shape))
+    response.headers["x-whiten-dtype"] = vectors.dtype.name
+    return response
 
 
 def _plain(index: int, row: NDArray[Any]) -> dict[str, object]:

@@ -30,7 +30,8 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
         self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        transport.set_write_buffer_limits(0)  # so that `pause_writing` tells of every answer that is not taken at once
+        if transport.get_extra_info("sslcontext") is None:  # with 0, TLS of uvloop pauses and never goes on
+            transport.set_write_buffer_limits(0)  # `pause_writing` then tells of every answer that is not taken at once
         super().connection_made(_WholeWrites(transport, self.loop))
 
     def connection_lost(self, exc: Exception | None) -> None:

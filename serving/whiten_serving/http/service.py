@@ -239,9 +239,12 @@ def answer(*parts: bytes, media_type: str = "application/json") -> Response:
 
 def base64_of(row: NDArray[Any]) -> str:
     """Return the bytes of a vector, little-endian, in base64."""
-    if sys.byteorder == "big":
-        row = row.astype(row.dtype.newbyteorder("<"))
-    return b2a_base64(row.tobytes(), newline=False).decode("ascii")
+    return b2a_base64(little_endian(row).tobytes(), newline=False).decode("ascii")
+
+
+def little_endian(vectors: NDArray[Any]) -> NDArray[Any]:
+    """Return vectors whose bytes are little-endian."""
+    return vectors.astype(vectors.dtype.newbyteorder("<")) if sys.byteorder == "big" else vectors
 
 
 async def rows_of(vectors: NDArray[Any], item: Callable[[int, NDArray[Any]], object] | None = None) -> list[bytes]:

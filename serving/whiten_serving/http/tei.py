@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
+from whiten_runtime.errors import NoVectorError
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
 from whiten_serving.http.inputs import TextsOrIds, parsed
@@ -126,8 +127,21 @@ async def _similarity(
     service.inputs.check(texts, "sentences")
     served = _model(service, request, asked.model)
     with service.models.using(served):
-        vectors = await service.embed(call, served, _wanted(texts, parameters), normalize=True)
+        try:
+            vectors = await service.embed(call, served, _wanted(texts, parameters), normalize=True)
+        except ApiError as error:
+            raise _of_sentence(error) from error.__cause__
     return answer(json_of(await asyncio.to_thread(_cosines, vectors)))
+
+
+def _of_sentence(error: ApiError) -> ApiError:
+    """Return an error that names the sentence that has no vector as the request does."""
+    failed = error.__cause__
+    if not isinstance(failed, NoVectorError):
+        return error
+    if failed.index == 0:
+        return ApiError(error.code, f"source_sentence {failed.failures[0]}", "inputs.source_sentence")
+    return ApiError(error.code, str(failed.moved(-1, "sentences")), f"inputs.sentences[{failed.index - 1}]")
 
 
 def _cosines(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

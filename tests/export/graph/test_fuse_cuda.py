@@ -22,7 +22,7 @@ from whiten_export.graph.fold_positions import PartialRun, fold_positions
 from whiten_export.graph.fuse_cuda import CONTRIB, MASKS, fuse_for_cuda
 from whiten_export.graph.head import pool_graph, set_head
 from whiten_export.pipeline import prove
-from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.reference import Composition
 from whiten_export.sources.describe.checkpoint import resolve

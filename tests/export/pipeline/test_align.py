@@ -85,6 +85,19 @@ def test_a_tokenizer_that_another_version_wrote_can_be_aligned_to(
     ok("export", checkpoint("bert"), "--layers", "1,4", *options, "--out", tmp_path / "new")
 
 
+@pytest.mark.parametrize("method", ["zca", pytest.param("zca-cor", marks=pytest.mark.slow), "cholesky"])
+def test_methods_that_keep_all_dimensions_are_aligned_by_an_export_as_by_a_refit(
+    make: Callable[..., Path], checkpoint: Callable[..., Path], other_file: Path, tmp_path: Path, method: str
+) -> None:
+    old = make("--whitening", method)
+    options = ("--whitening", method, "--corpus", other_file, "--align-to", old)
+    ok("export", checkpoint("bert"), "--layers", "1,4", *options, "--out", tmp_path / "new")
+    ok("refit", old, *options, "--out", tmp_path / "refitted")
+    np.testing.assert_allclose(encoded(tmp_path / "new"), encoded(tmp_path / "refitted"), atol=1e-3)
+    dim = refused("export", checkpoint("bert"), "--layers", "1,4", *options, "--dim", 8, "--out", tmp_path / "no")
+    assert f"dim 8 cannot be kept of {method}" in dim
+
+
 def test_pairs_decide_on_the_whitening_and_not_on_the_layers_if_there_is_a_bundle_to_align_to(
     make: Callable[..., Path], checkpoint: Callable[..., Path], other_file: Path, dev_file: Path, tmp_path: Path
 ) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from support.families import WIDTH
 from whiten import Encoder, UsageError
-from whiten_export.pipeline import export_model
-from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline import export as pipeline
+from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 
 pytestmark = pytest.mark.slow
@@ -50,13 +50,13 @@ def test_recipe_is_refused_before_weights_are_loaded_or_exported(
     out = tmp_path_factory.mktemp("drawn") / "b"
     corpus = {} if choices.get("whitening", "auto") is None else {"corpus": (str(corpus_file),)}
     built: list[object] = []
-    build = export_model.build
+    build = pipeline.build_graph
 
     def spy(*arguments: Any) -> Any:
         built.append(arguments)
         return build(*arguments)
 
-    export_model.build = spy  # type: ignore[assignment]
+    pipeline.build_graph = spy  # type: ignore[assignment]
     try:
         export_bundle(Recipe(str(checkpoint("bert")), **corpus, **choices), out)
     except UsageError:
@@ -64,7 +64,7 @@ def test_recipe_is_refused_before_weights_are_loaded_or_exported(
         assert not out.exists()
         return
     finally:
-        export_model.build = build
+        pipeline.build_graph = build
     with Encoder(out) as encoder:
         vectors = encoder.encode(["a dog", "the cat and the fox"])
         assert encoder.verify().min_cosine > 0.99

@@ -77,6 +77,52 @@ def test_normalised_bundle_gives_unit_vectors(files: dict[str, Path], vectors: n
     np.testing.assert_allclose(norms, 1, atol=1e-6)
 
 
+def test_auto_chooses_by_the_spectrum_and_says_so(files: dict[str, Path], tmp_path: Path) -> None:
+    even = np.random.default_rng(1).normal(size=(2000, WIDTH)).astype(np.float32)
+    np.save(tmp_path / "even.npy", even)
+    for number, (file, described, why) in enumerate(
+        [
+            (files[".npy"], "soft whitening", "the vectors lie in few directions"),
+            (tmp_path / "even.npy", "centred only", "the vectors are nearly even without it"),
+        ]
+    ):
+        options = ("--whitening", "auto", "--dim", 8, "--out", tmp_path / str(number), "--json")
+        manifest = json.loads(ok("export", "--from-vectors", file, *options).stdout)["manifest"]
+        assert (manifest["dimension"], manifest["choice"]["why"]) == (8, why)
+        assert described in ok("info", tmp_path / str(number)).stdout
+        ok("verify", tmp_path / str(number))
+
+
+@pytest.mark.parametrize("method", ["pca", "zca", "auto"])
+def test_stored_vectors_stay_usable_with_align_to(vectors: np.ndarray, tmp_path: Path, method: str) -> None:
+    np.save(tmp_path / "old.npy", vectors[:2500])
+    np.save(tmp_path / "new.npy", vectors[2500:])
+    ok("export", "my-api", "--from-vectors", tmp_path / "old.npy", "--whitening", method, "--out", tmp_path / "old")
+    new = ("export", "my-api", "--from-vectors", tmp_path / "new.npy", "--whitening", method)
+    result = ok(*new, "--align-to", tmp_path / "old", "--out", tmp_path / "new", "--json")
+    record = json.loads(result.stdout)["manifest"]["whitening"]["alignment"]
+    assert record["self_recall"] > 0.99
+    assert record["space"] == VectorWhitener(tmp_path / "old").space
+    before, after = (
+        VectorWhitener(tmp_path / name).transform(vectors, normalize_embeddings=True) for name in ("old", "new")
+    )
+    assert np.median((before * after).sum(axis=1)) > 0.99
+
+
+def test_bundles_that_vectors_cannot_be_aligned_to_are_refused(
+    bundle: Path, tiny_bundle: Path, files: dict[str, Path], tmp_path: Path
+) -> None:
+    np.save(tmp_path / "wide.npy", np.random.default_rng(0).normal(size=(200, WIDTH + 1)))
+    new = ("export", "--out", tmp_path / "no", "--from-vectors")
+    for arguments, message in (
+        ((tmp_path / "wide.npy", "--align-to", bundle), "(vectors of 20 and 21 dimensions)"),
+        ((files[".npy"], "--dim", 3, "--align-to", bundle), "the new bundle of 3; give --dim 20"),
+        ((files[".npy"], "--align-to", tiny_bundle), "it is of another model or of other layers"),
+    ):
+        assert message in refused(*new, *arguments)
+        assert not (tmp_path / "no").exists()
+
+
 @pytest.mark.parametrize(
     ("values", "error", "message"),
     [
@@ -110,6 +156,7 @@ def test_bundles_of_texts_and_altered_ones_are_refused(bundle: Path, tiny_bundle
     ("options", "code", "message"),
     [
         (["--layers", "1"], 2, "--layers is for models"),
+        (["--dev", "pairs.csv"], 2, "--dev is for models"),
         (["--precision", "int8"], 2, "--precision is for models"),
         (["--whitening", "none"], 2, "whitening is 'none'; wanted pca or zca"),
         (["--dim", "21"], 2, "wanted 1 to 20"),

@@ -18,7 +18,7 @@ from whiten import Encoder, NoVectorError, ParityError, UsageError
 from whiten_export.graph.attention import blocks
 from whiten_export.graph.attention.masks import Visible
 from whiten_export.graph.attention.nodes import Nodes
-from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import read_probes
@@ -123,9 +123,9 @@ def shorten(model: ir.Model) -> None:
 def test_positions_that_end_too_early_are_refused(
     long_checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whiten_export.pipeline import export_model
+    from whiten_export.pipeline import export as pipeline
 
-    monkeypatch.setattr(export_model, "fold_positions", lambda graph, longest: shorten(graph))
+    monkeypatch.setattr(pipeline, "fold_positions", lambda graph, longest: shorten(graph))
     with pytest.raises(ParityError, match="no bundle was written"):
         export(long_checkpoint("bert"), tmp_path / "bundle")
 

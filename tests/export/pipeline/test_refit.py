@@ -205,11 +205,44 @@ def test_refit_of_sif_word_vectors_equals_the_export(tmp_path: Path) -> None:
         np.testing.assert_allclose(new.encode(texts[:30]), want, atol=1e-4 * np.abs(want).max())
 
 
+@pytest.mark.parametrize("options", [("--whitening", "pca"), (), ("--whitening", "zca")], ids=str)
+def test_a_whitening_takes_the_place_of_the_authors_normalisation_as_in_an_export(
+    tmp_path: Path, other_file: Path, options: tuple[str, ...]
+) -> None:
+    from sentence_transformers.base.modules import Normalize
+
+    from support.published import save, static
+
+    folder = save([static(), Normalize()], tmp_path / "model")
+    ok("export", folder, "--out", tmp_path / "published")
+    ok("refit", tmp_path / "published", "--corpus", other_file, *options, "--out", tmp_path / "new")
+    with Encoder(tmp_path / "published") as published, Encoder(tmp_path / "new") as new:
+        assert published.manifest.normalize
+        assert not new.manifest.normalize
+        assert np.ptp(np.linalg.norm(new.encode(sentences(50)), axis=1)) > 0.1
+    ok("drift", tmp_path / "new", "--input", other_file)
+    if options:
+        ok("export", folder, "--corpus", other_file, *options, "--out", tmp_path / "exported")
+        with Encoder(tmp_path / "exported") as exported, Encoder(tmp_path / "new") as new:
+            want = exported.encode(sentences(50))
+            np.testing.assert_allclose(new.encode(sentences(50)), want, atol=1e-3 * np.abs(want).max())
+            assert exported.space == new.space
+
+
+def test_a_normalisation_that_was_asked_for_is_kept(
+    make: Callable[..., Path], other_file: Path, tmp_path: Path
+) -> None:
+    for number, options in enumerate([("--whitening", "none", "--normalize"), ("--normalize",)]):
+        ok("refit", make(*options), "--corpus", other_file, "--whitening", "pca", "--out", tmp_path / str(number))
+        with Encoder(tmp_path / str(number)) as new:
+            assert new.manifest.normalize
+
+
 @pytest.mark.slow
 def test_client_files_that_another_program_wrote_anew_do_not_contradict_the_new_manifest(
-    golden: Path, other_file: Path, tmp_path: Path
+    tiny_bundle: Path, other_file: Path, tmp_path: Path
 ) -> None:
-    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    bundle = copy_bundle(tiny_bundle, tmp_path)
     rewritten = bundle / "sentence_bert_config.json"
     rewritten.write_text('{"max_seq_length": 16}', "utf-8")
     ok("refit", bundle, "--corpus", other_file, "--whitening", "zca", "--out", tmp_path / "new")
@@ -222,11 +255,11 @@ def test_client_files_that_another_program_wrote_anew_do_not_contradict_the_new_
 
 @pytest.mark.slow
 def test_transformers_js_is_told_that_the_new_graph_has_its_weights_beside_it(
-    golden: Path, other_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_bundle: Path, other_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A larger whitening can move all weights to a file of their own."""
     monkeypatch.setattr("whiten_export.graph.builder._INLINE_LIMIT", 1)
-    ok("refit", golden / "bundle-v1", "--corpus", other_file, "--out", tmp_path / "new")
+    ok("refit", tiny_bundle, "--corpus", other_file, "--out", tmp_path / "new")
     told = json.loads((tmp_path / "new" / "config.json").read_bytes())["transformers.js_config"]
     assert (tmp_path / "new" / "onnx" / "model.onnx_data").is_file()
     assert told["use_external_data_format"] == {"model.onnx": 1}

@@ -11,6 +11,7 @@ from support.bundles import copy_bundle, edit_manifest, rewrite_file
 from support.cli import ok, refused
 from support.corpus import sentences
 from support.vectors import write_word_vectors
+from whiten import BundleError, WhiteningSpec, refit_bundle
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 
 
@@ -19,7 +20,7 @@ def _no_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **options: object) -> None:
         raise AssertionError("nothing may be embedded")
 
-    monkeypatch.setattr("whiten_export.pipeline.refit.fit_statistics", fail)
+    monkeypatch.setattr("whiten_export.pipeline.fit.fit_corpus", fail)
 
 
 @pytest.mark.usefixtures("_no_embedding")
@@ -36,6 +37,12 @@ def test_nothing_is_embedded_for_a_place_or_a_bundle_that_does_not_fit(golden: P
     assert "dimensions, the new bundle of 2; give --dim" in refused(*aligned, old, "--dim", 2)
     assert "none' does not exist" in refused(*aligned, tmp_path / "none", code=1)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_path_is_never_a_name_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BundleError, match="bundle 'org/name' does not exist; make one with whiten-export, or check"):
+        refit_bundle(Path("org/name"), "s.stats", WhiteningSpec(), "new")
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from support.bundles import copy_bundle, edit_initializer
 from support.cli import ok, refused
 from whiten import Encoder
-from whiten_export.pipeline import export_model
+from whiten_export.pipeline import export as pipeline
 
 FACTORS = (0.95, 1.05)
 
@@ -31,13 +31,13 @@ def test_export_refuses_a_wrong_scale(
     with Encoder(tmp_path / "own") as encoder:
         own = 1 + (encoder.verify().norm_bias or 0)  # what the precision does to norms without a wrong scale
     assert own == pytest.approx(1, abs=0.01)
-    set_head = export_model.set_head
+    set_head = pipeline.set_head
 
     def scaled(graph: Any, affine: Any, *options: Any) -> None:
         mean, weight = affine
         set_head(graph, (mean, weight * factor), *options)
 
-    monkeypatch.setattr(export_model, "set_head", scaled)
+    monkeypatch.setattr(pipeline, "set_head", scaled)
     error = refused("export", checkpoint("bert"), *choice, "--out", tmp_path / "b", code=1)
     assert "no bundle was written" in error
     assert not (tmp_path / "b").exists()

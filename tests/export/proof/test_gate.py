@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from safetensors.numpy import load_file
 
-from whiten import ParityError
-from whiten_export.proof.gate import Definition, Expected, Outcome, Request, check_bundle, compute_expected, failure
-from whiten_export.proof.reference import Composition, Reference
+from whiten import Encoder, ParityError
+from whiten_export.proof.gate import Case, Definition, Expected, check_bundle, compute_expected, failure
+from whiten_export.proof.reference import Composition, Head, Reference
 from whiten_runtime.bundle.bundle import open_bundle
-from whiten_runtime.bundle.parity import Agreement, Probes, compare, read_probes
+from whiten_runtime.bundle.parity import Agreement, compare, read_probes
 from whiten_runtime.errors import RunError, WhitenError
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.ort.session import SessionOptions
@@ -24,8 +25,8 @@ GOOD, BAD = compare(VECTORS, VECTORS), compare(VECTORS, VECTORS[::-1])
 
 
 def line(alone: Agreement = BAD, precision: Any = "fp32", remedies: tuple[str, ...] = ()) -> str:
-    expected = Expected("torch", Probes(tuple("abcdefghi"), VECTORS, VECTORS))
-    return str(failure(Outcome(BAD, alone), expected, precision, "this network", remedies))
+    expected = Expected("torch", [Case((), expected=VECTORS, texts=tuple("abcdefghi"))])
+    return str(failure(expected, BAD, alone, precision, "this network", remedies))
 
 
 def test_only_what_an_export_has_is_offered() -> None:
@@ -60,21 +61,14 @@ class Broken(Reference):
 
 def expected_of(limit: int, error: Exception) -> Expected:
     definition = Definition(Broken(limit, error), Composition((1,)), 4)
-    return compute_expected(definition, [Request("", ("a", "b"), ids=[[5] * 70, [5] * 3])], [], Reporter())
+    return compute_expected(definition, [Case([[5] * 70, [5] * 3], texts=("a", "b"))], Reporter())
 
 
-@pytest.mark.parametrize("limit", [1, 2, 34, 35, 68, 69])
-def test_length_on_which_the_reference_fails_is_named(limit: int) -> None:
-    message = (
-        f"text of 70 tokens (IndexError: index out of range), but not on one of {limit}: pass --max-length {limit};"
-    )
+@pytest.mark.parametrize(("limit", "length"), [(1, 70), (69, 70), (2, 70)])
+def test_text_on_which_the_reference_fails_is_named(limit: int, length: int) -> None:
+    message = f"torch 9, float64 fails on a text of {length} tokens (IndexError: index out of range); pass a smaller"
     with pytest.raises(ParityError, match=re.escape(message)):
         expected_of(limit, IndexError("index out\nof range"))
-
-
-def test_reference_that_computes_no_text_is_named() -> None:
-    with pytest.raises(ParityError, match="and on shorter ones: the bundle cannot be compared with it"):
-        expected_of(0, RuntimeError("Float and Double"))
 
 
 @pytest.mark.parametrize("error", [MemoryError("no memory"), WhitenError("its own words")])
@@ -83,7 +77,12 @@ def test_other_errors_of_a_reference_go_through(error: Exception) -> None:
         expected_of(2, error)
 
 
-def test_length_on_which_onnxruntime_fails_is_named(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def golden_case(golden: Path) -> Case:
+    probes = read_probes(open_bundle(golden / "bundle-v1"))
+    return Case((), expected=probes.unwhitened, texts=probes.texts)
+
+
+def test_text_on_which_onnxruntime_fails_is_named(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run: Callable[..., NDArray[np.float32]] = Engine.run_feed
 
     def fail(self: Engine, feed: Any, *values: Any) -> NDArray[np.float32]:
@@ -92,14 +91,17 @@ def test_length_on_which_onnxruntime_fails_is_named(golden: Path, monkeypatch: p
         return run(self, feed, *values)
 
     monkeypatch.setattr(Engine, "run_feed", fail)
-    probes = read_probes(open_bundle(golden / "bundle-v1"))
     with pytest.raises(ParityError) as error:
-        check_bundle(golden / "bundle-v1", Expected("", probes), SessionOptions(threads=1))
+        check_bundle(golden / "bundle-v1", Expected("", [golden_case(golden)]), SessionOptions(threads=1))
     assert re.match(r"a text of \d+ tokens has no vector \(onnxruntime failed: ", str(error.value))
-    assert "but one of 11 has: pass --max-length 11; no bundle was written" in str(error.value)
+    assert str(error.value).endswith("; pass a smaller --max-length; no bundle was written")
 
 
 def test_bundle_agrees_alone_and_in_batches(golden: Path) -> None:
-    probes = read_probes(open_bundle(golden / "bundle-v1"))
-    outcome = check_bundle(golden / "bundle-v1", Expected("", probes), SessionOptions(threads=1))
-    assert max(outcome.agreement.max_difference, outcome.alone.max_difference) < 1e-5
+    bundle = open_bundle(golden / "bundle-v1")
+    with Encoder(bundle.path) as encoder:
+        arrays = load_file(bundle.path / "whitening.safetensors")
+        head = Head.of((arrays["mean"], arrays["W"]), encoder.manifest.normalize)
+    expected = Expected("", [golden_case(golden)], head)
+    agreement, alone = check_bundle(bundle.path, expected, SessionOptions(threads=1))
+    assert max(agreement.max_difference, alone.max_difference) < 1e-5

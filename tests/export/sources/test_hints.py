@@ -6,11 +6,13 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from support.checkpoints import write_json, write_tensors
 from support.cli import refused
+from whiten_export.sources.describe.checkpoint import resolve
 
 RAW = ("--layers", "1", "--whitening", "none")
 
@@ -71,3 +73,12 @@ def test_settings_of_2019_without_a_type(
     assert f'has no model_type, which files of 2019 lack; add "model_type": {message}' in refused(
         "export", folder, *RAW
     )
+
+
+def test_a_projection_of_text_is_named_as_left_out(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "m"))
+    assert resolve(str(folder)).notes == ()
+    weights = load_file(folder / "model.safetensors")
+    write_tensors(folder / "model.safetensors", weights | {"text_projection.weight": np.ones((4, 4), np.float32)})
+    (note,) = resolve(str(folder)).notes
+    assert note.startswith("text_projection.weight is left out: the vectors are of the network's hidden states")

@@ -13,9 +13,9 @@ from support.checkpoints import change_config, save_adapter, write_json, write_m
 from support.cli import ok
 from support.families import WIDTH
 from whiten import Encoder, UsageError, WhitenError
-from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.proof.gate import Request
+from whiten_export.proof.gate import Case
 from whiten_export.sources.describe.checkpoint import Checkpoint, resolve
 from whiten_export.sources.load.sentence_transformers import encode_published
 from whiten_models.catalogue import near_matches
@@ -203,7 +203,7 @@ def test_an_embedding_model_whose_base_lies_beside_it_is_compared_from_any_direc
     for folder in (here, here / "both"):
         monkeypatch.chdir(folder)
         found = resolve(str(adapter))
-        vectors.append(encode_published(found, [Request("", ("the cat sat", "a"))], 20, False, "cpu").vectors[0])
+        vectors.append(encode_published(found, [Case((), texts=("the cat sat", "a"))], 20, False, "cpu").vectors[0])
         assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == "own-base"
     np.testing.assert_array_equal(*vectors)
     with Encoder(export_bundle(Recipe(str(adapter)), here / "b").path) as encoder:

@@ -15,7 +15,7 @@ from support.cli import ok, refused
 from support.families import DECODERS, FAMILIES
 from support.onnx_folders import rename_last, save_encoder
 from support.vocabularies import SIZE
-from whiten_export.proof.gate import Request, compute_expected
+from whiten_export.proof.gate import Case, compute_expected
 from whiten_export.proof.reference import Composition, Reference
 from whiten_export.sources.describe.tokenizers import SourceTokenizer, count_unknown
 from whiten_runtime.errors import ParityError
@@ -96,10 +96,10 @@ class Constant(Reference):
 def test_a_model_that_gives_one_vector_for_all_texts_is_refused() -> None:
     from whiten_export.proof.gate import Definition
 
-    request = Request("", ("a", "b"), [[1], [2]])
+    case = Case([[1], [2]], texts=("a", "b"))
     with pytest.raises(ParityError, match="one vector for all 2 probe texts"):
-        compute_expected(Definition(Constant(1, 2), Composition((0,)), 2), [request], [], Reporter())
-    compute_expected(Definition(Constant(0, 0), Composition((0,)), 2), [request], [], Reporter())
+        compute_expected(Definition(Constant(1, 2), Composition((0,)), 2), [case], Reporter())
+    compute_expected(Definition(Constant(0, 0), Composition((0,)), 2), [case], Reporter())
 
 
 @pytest.mark.slow

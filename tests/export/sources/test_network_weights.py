@@ -14,7 +14,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from support.checkpoints import random_network, write_json
 from support.published import save, transformer
 from whiten import WhitenError
-from whiten_export.proof.gate import Request
+from whiten_export.proof.gate import Case
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.load.network import load_config, load_network
 from whiten_export.sources.load.sentence_transformers import _attention, encode_published
@@ -116,7 +116,7 @@ def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def vectors(folder: Path) -> np.ndarray:
     found = resolve(str(folder))
     assert load_network(found, load_config(found, False), False)
-    return encode_published(found, [Request("", ("the cat sat", "a"))], 24, False, "cpu").vectors[0]
+    return encode_published(found, [Case((), texts=("the cat sat", "a"))], 24, False, "cpu").vectors[0]
 
 
 @pytest.mark.parametrize(

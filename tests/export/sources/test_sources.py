@@ -20,7 +20,7 @@ from support.families import DECODERS, FAMILIES, MAX_LENGTH, Family
 from support.vocabularies import write_tokenizer_json
 from whiten import Encoder
 from whiten_export.commands.export import export
-from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources.describe import families
 from whiten_runtime.bundle.parity import GATES, compare

@@ -9,9 +9,10 @@ import onnxruntime
 import pytest
 from tokenizers import Tokenizer
 
-from support.checkpoints import write_modules, write_tensors
+from support.checkpoints import write_json, write_modules, write_tensors
+from support.cli import ok
 from support.vocabularies import wordpiece
-from whiten import WhitenError
+from whiten import Encoder, WhitenError
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.load.sentence_transformers import StaticEmbedding
 from whiten_export.sources.opening import open_model
@@ -91,6 +92,62 @@ def test_a_broken_or_missing_tokenizer_is_refused_in_one_line(made: Made, conten
     (folder / "tokenizer.json").unlink()
     if content is not None:
         (folder / "tokenizer.json").write_bytes(content)
-    with pytest.raises(WhitenError, match="tokenizer.json: cannot be read") as caught:
+    with pytest.raises(WhitenError, match=r"tokenizer\.json: cannot be read|has no tokenizer") as caught:
         opened(folder)
     assert "\n" not in str(caught.value)
+
+
+def save_model2vec(folder: Path, kind: str, tokenizer: Tokenizer) -> np.ndarray:
+    """Write a folder of model2vec without modules.json, and return the row of each token, float64."""
+    generator, count = np.random.default_rng(1), tokenizer.get_vocab_size()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    table = generator.normal(size=(count if kind != "mapping" else 50, WIDTH)).astype(np.float32)
+    tensors = {"embeddings": table}
+    if kind == "int8":
+        tensors["embeddings"] = (40 * table).astype(np.int8)
+    elif kind == "float16":
+        tensors["embeddings"] = table.astype(np.float16)
+    if kind in ("weights", "mapping"):
+        tensors["weights"] = generator.uniform(0.1, 2, count)
+    if kind == "mapping":
+        tensors["mapping"] = generator.integers(0, 50, count)
+    write_tensors(folder / "model.safetensors", tensors)
+    settings = {"model_type": "model2vec"} if kind == "plain" else {}
+    write_json(folder / "config.json", settings | {"normalize": kind != "int8", "embedding_dtype": kind})
+    rows = tensors["embeddings"].astype(np.float64)
+    rows = rows[tensors["mapping"]] if "mapping" in tensors else rows
+    return rows * tensors["weights"][:, None] if "weights" in tensors else rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["plain", "weights", "mapping", "int8", "float16"])
+def test_a_folder_of_model2vec_alone_gives_its_vectors(kind: str, tmp_path: Path) -> None:
+    """The mean of the tokens that are known, of the first 512; model2vec itself is asked where it is installed."""
+    tokenizer = wordpiece()
+    table = save_model2vec(tmp_path, kind, tokenizer)
+    ok("export", tmp_path, "--out", tmp_path / "bundle")
+    texts = ["The cat sits on the mat.", "a \u2603 b \u2603\u2603", "\u2603", "", "word \u2603 " * 400]
+    unknown, want = tokenizer.token_to_id("[UNK]"), []
+    for text in texts:
+        ids = [one for one in tokenizer.encode(text, add_special_tokens=False).ids[:512] if one != unknown]
+        mean = table[ids].mean(axis=0) if ids else np.zeros(WIDTH)
+        want.append(mean / max(np.linalg.norm(mean), 1e-12) if kind != "int8" else mean)
+    with Encoder(tmp_path / "bundle") as encoder:
+        got = encoder.encode(texts)
+    np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-6)
+    try:
+        from model2vec import StaticModel
+    except ImportError:
+        return
+    theirs = StaticModel.from_pretrained(tmp_path).encode(texts)  # which adds float16 in float16
+    np.testing.assert_allclose(got, theirs, atol=1e-3 if kind == "float16" else 1e-5, rtol=1e-6)
+
+
+def test_with_modules_json_unknown_tokens_count_as_in_sentence_transformers(made: Made, tmp_path: Path) -> None:
+    model = opened(made())
+    assert model.checkpoint.published is not None
+    assert not model.checkpoint.published.without_unknown
+    save_model2vec(tmp_path, "plain", wordpiece())
+    published = resolve(str(tmp_path)).published
+    assert published is not None
+    assert (published.without_unknown, published.normalize, published.max_seq_length) == (True, True, 512)

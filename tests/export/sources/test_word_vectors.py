@@ -13,15 +13,15 @@ from sklearn.decomposition import TruncatedSVD
 from support.cli import ok, refused
 from support.corpus import NASTY, sentences
 from whiten import Encoder
-from whiten_export.pipeline.export_model import export_bundle
+from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.sources.load.word_vectors import _WORD, SPECIALS, word_tokenizer
+from whiten_export.sources.load.word_vectors import SPECIALS, _pattern, word_tokenizer
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.reporter import Reporter
 
 WIDTH = 24
-FINDING = regex.compile(_WORD)
+FINDING = regex.compile(_pattern(()))
 
 
 def words_of(text: str) -> list[str]:
@@ -171,11 +171,15 @@ class Told(Reporter):
             ["word7", "word7", "word7", "iphone"],
             ["are lower-cased: 1 of the 492 words of the file that have case have an upper-case letter"],
         ),
-        (  # words that the pattern divides could not be found before either, and are not counted
+        (  # words that the pattern divides could not be found before either, and are counted apart
             [*LOWER, "<UNK>", "New-York", "iPhone", "nasa", "NASA", "Ünı"],
             "iPhone NASA Ünı",
             [UNKNOWN, "nasa", UNKNOWN],
-            ["are lower-cased: 5 of", "no text can find then: 2, such as 'iPhone'"],
+            [
+                "are lower-cased: 5 of",
+                "no text can find then: 2, such as 'iPhone'",
+                "split into other words than 2 of the file's 496, 2 of them among the first 1,000, such as '<UNK>'",
+            ],
         ),
         ([*LOWER, *NAMES[:10]], "Word7 Name7", ["word7", UNKNOWN], ["are lower-cased: 10 of", "no text can find"]),
         ([*LOWER, *NAMES], "Word7 Name7", [UNKNOWN, "Name7"], ["keep their case: 11 of"]),
@@ -195,3 +199,40 @@ def test_texts_are_lower_cased_where_nearly_all_words_are(
     (ids,) = word_tokenizer(words, reporter).own_ids([text], 99)
     assert [(*SPECIALS, *words)[number] for number in ids] == found
     assert [part in line for part, line in zip(told, reporter.lines, strict=True)] == [True] * len(told)
+
+
+FRENCH = ["l'", "eau", "l", "'", "d'", "qu'", "il", "n'", "a", "pas", "argent", "c’", "est", "été", "'s", "n't", "do"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("l'eau", ["l'", "eau"]),
+        ("L’été d'argent", ["l'", "été", "d'", "argent"]),
+        ("qu'il n'a pas", ["qu'", "il", "n'", "a", "pas"]),
+        ("c'est c’est", ["c’", "est", "c’", "est"]),
+        ("avril'eau", [UNKNOWN, "'", "eau"]),
+        ("l' l's", ["l", "'", "l", "'s"]),
+        ("don't", ["do", "n't"]),
+        ("été’l’eau", ["été", UNKNOWN, "l'", "eau"]),
+    ],
+)
+def test_elided_words_of_the_file_are_found_with_either_apostrophe(text: str, found: list[str]) -> None:
+    reporter = Told()
+    (ids,) = word_tokenizer(FRENCH, reporter).own_ids([text], 99)
+    assert [(*SPECIALS, *FRENCH)[number] for number in ids] == found
+    assert reporter.lines == []
+
+
+def test_words_that_no_text_can_find_are_counted(tmp_path: Path) -> None:
+    reporter = Told()
+    word_tokenizer([*(f"word{n}" for n in range(998)), "...", "well-known", "250g", "a b", "-le"], reporter)
+    (line,) = reporter.lines
+    assert "than 5 of the file's 1,003, 2 of them among the first 1,000, such as '...': no text can find" in line
+
+
+def test_an_elided_article_has_its_own_vector(tmp_path: Path) -> None:
+    (tmp_path / "fr.vec").write_text("4 2\nl' 1 0\neau 0 1\nl 0 -1\n' -1 0\n", "utf-8")
+    ok("export", tmp_path / "fr.vec", "--pooling", "mean", "--whitening", "none", "--out", tmp_path / "b")
+    with Encoder(tmp_path / "b") as encoder:
+        np.testing.assert_allclose(encoder.encode(["l'eau", "L’eau"]), [[0.5, 0.5]] * 2)

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from whiten import UsageError, WhitenError
-from whiten_export.writing.staging import staged
+from whiten_export.writing import staging
+from whiten_export.writing.staging import check_place, staged
+from whiten_runtime.reporter import Reporter
 
 pytestmark = pytest.mark.slow
 
@@ -72,6 +74,11 @@ def test_unwritable_places_are_refused(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
+TWO_RENAMES = """
+from whiten_export.writing import staging
+staging._exchange_names = lambda first, second: False
+"""
+
 REPLACED = """
 import sys
 from pathlib import Path
@@ -82,15 +89,76 @@ for number in range(50):
 """
 
 
-def test_processes_that_replace_a_bundle_at_once_leave_one_whole_bundle(tmp_path: Path) -> None:
-    commands = [[sys.executable, "-c", REPLACED, tmp_path / "bundle", name] for name in "abc"]
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_processes_that_replace_a_bundle_at_once_leave_one_whole_bundle(tmp_path: Path, exchanges: bool) -> None:
+    code = REPLACED if exchanges else TWO_RENAMES + REPLACED
+    commands = [[sys.executable, "-c", code, tmp_path / "bundle", name] for name in "abc"]
     running = [subprocess.Popen(command) for command in commands]
     assert [process.wait() for process in running] == [0, 0, 0]
     assert (tmp_path / "bundle" / "whiten.json").read_text() in {f"{name} 49" for name in "abc"}
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
-def test_old_bundle_stays_where_the_new_one_cannot_be_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from whiten_export.writing.staging import staged
+with staged(Path(sys.argv[1]), True) as stage:
+    (stage / "weights").write_bytes(bytes(3_000_000))
+    os.kill(os.getpid(), int(sys.argv[2]))
+    print("alive", flush=True)
+    input()
+"""
+
+
+class Said(Reporter):
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+
+    def stage(self, text: str) -> None:
+        self.stages.append(text)
+
+
+def test_what_a_killed_export_left_is_named_and_removed_by_the_next(tmp_path: Path) -> None:
+    target = tmp_path / "b[1]"
+    assert subprocess.run([sys.executable, "-c", KILLED, target, "9"]).returncode == -9
+    (left,) = tmp_path.iterdir()
+    said = Said()
+    with staged(target, False, report=said) as stage:
+        assert said.stages == [f"removed {left}, which a killed process left (3.0 MB)"]
+        assert [path.name for path in tmp_path.iterdir()] == [stage.name]
+        _fill(stage)
+    assert [path.name for path in tmp_path.iterdir()] == ["b[1]"]
+
+
+def test_the_folder_of_an_export_that_runs_is_left_alone(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, tmp_path / "b", "0"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"alive\n"
+        (theirs,) = tmp_path.iterdir()
+        said = Said()
+        with staged(tmp_path / "b", False, report=said) as stage:
+            _fill(stage)
+        assert said.stages == []
+        assert (theirs / "weights").stat().st_size == 3_000_000
+        running.kill()
+
+
+def test_a_bundle_that_has_lost_its_name_gets_it_back_and_is_not_replaced_without_force(tmp_path: Path) -> None:
+    hidden = tmp_path / ".b.replaced-0123"
+    hidden.mkdir()
+    _fill(hidden, "old")
+    with pytest.raises(UsageError, match="replace it with --force"):
+        check_place(tmp_path / "b", False)
+    assert (tmp_path / "b" / "whiten.json").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_old_bundle_stays_where_the_new_one_cannot_be_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+) -> None:
     target, real = tmp_path / "b[1]", Path.rename
     with staged(target, False) as stage:
         _fill(stage, "old")
@@ -100,7 +168,13 @@ def test_old_bundle_stays_where_the_new_one_cannot_be_renamed(tmp_path: Path, mo
             raise PermissionError(13, "no")
         return real(self, to)
 
+    def exchange(first: Path, second: Path) -> bool:
+        if exchanges:
+            raise PermissionError(13, "no")
+        return False
+
     monkeypatch.setattr(Path, "rename", rename)
+    monkeypatch.setattr(staging, "_exchange_names", exchange)
     with pytest.raises(WhitenError, match="cannot be written"), staged(target, True) as stage:
         (stage / "new").touch()
     assert (target / "whiten.json").read_text() == "old"

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.cli import refused
+from support.cli import MAIN, refused
 from whiten import Encoder
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs descriptors and locales of POSIX")
@@ -110,6 +110,7 @@ def test_error_of_something_else_than_stdout_does_not_name_it(
     assert line.startswith(f"error: [Errno {error.errno}] {error.strerror}")
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz"])
 def test_standard_input_of_a_kind_has_columns(tiny_bundle: Path, kind: str) -> None:
     lines = b'{"text": "a cat", "body": "the dog"}\n{"body": 5}\n'
@@ -121,3 +122,20 @@ def test_standard_input_of_a_kind_has_columns(tiny_bundle: Path, kind: str) -> N
     assert b"lines of standard input are texts and have no column 'text'; say with --kind" in done.stderr
     done = whiten("embed", tiny_bundle, "a text", "--kind", "jsonl")
     assert b"--kind 'jsonl' was given without --input" in done.stderr
+=======
+def test_lines_of_a_pipe_are_answered_as_they_come(tiny_bundle: Path) -> None:
+    """As for a co-process, which waits for each answer."""
+    command = [sys.executable, "-c", MAIN, "embed", str(tiny_bundle), "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        for lines in (b"first\n", b"second\nthird\n", b"\n", b"caf\xc3\xa9\n"):
+            running.stdin.write(lines)
+            running.stdin.flush()
+            for line in lines.decode().splitlines():
+                assert json.loads(running.stdout.readline())["text"] == line
+        running.stdin.write(b"no end of line")
+        running.stdin.close()
+        assert json.loads(running.stdout.readline())["text"] == "no end of line"
+        assert running.wait(60) == 0
+>>>>>>> part-s

@@ -186,3 +186,19 @@ def test_a_limit_of_file_sizes_is_named(tiny_bundle: Path, tmp_path: Path) -> No
         f"error: {out}: cannot be written (File too large); check space and permissions, or name another --out\n"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes are of POSIX")
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664, 0o400])
+def test_a_file_that_replaces_another_has_its_mode_and_group(tmp_path: Path, mode: int) -> None:
+    target = tmp_path / "v.npy"
+    replace_file(target, b"first")
+    new = stat.S_IMODE(target.stat().st_mode)
+    target.chmod(mode)
+    group = target.stat().st_gid
+    for content in (b"second", b"third"):
+        replace_file(target, content)
+        assert (stat.S_IMODE(target.stat().st_mode), target.stat().st_gid) == (mode, group)
+    target.unlink()
+    replace_file(target, b"new")
+    assert stat.S_IMODE(target.stat().st_mode) == new

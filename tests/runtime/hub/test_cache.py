@@ -1,5 +1,6 @@
 """Test what the hub's cache may hold: damaged files, branches that name nothing, and commits that are whole."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from support.bundles import contents
-from support.cli import ok, refused
+from support.cli import MAIN, ok, python, refused
 from support.hub import Hub, commit_of
 from whiten import BundleError, Encoder, IntegrityError, WhitenError
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
@@ -142,6 +143,18 @@ def test_the_one_whole_bundle_opens_and_is_named(folder: Path, change: Callable[
         assert locate_bundle(f"hf://{ID}@{folder.name}") == folder
         with pytest.raises(WhitenError, match="is not whole in the hub's cache"):
             locate_bundle(ID, "v1")
+
+
+def test_a_command_warns_in_one_line(folder: Path) -> None:
+    move(folder)
+    environment = os.environ | {"HF_HUB_CACHE": str(folder.parents[2]), "HF_HUB_OFFLINE": "1"}
+    done = python(MAIN, "info", ID, env=environment)
+    assert done.returncode == 0, done.stderr
+    line = (
+        f"warning: branch main of '{ID}' names no bundle in the hub's cache; the only one there was opened, hf://{ID}@"
+    )
+    assert done.stderr.startswith(line)
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_restart_changes_no_vectors_after_another_program_moved_the_branch(

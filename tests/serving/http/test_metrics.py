@@ -1,6 +1,7 @@
 """Metrics, as Prometheus reads them, and the line of each request: what it has, and what it never has."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -155,3 +156,23 @@ def test_one_line_a_request_whatever_it_holds(app: Any, caplog: pytest.LogCaptur
         asked(app, "POST", "/embed", {"inputs": "a\nb"})
     assert all("\n" not in line and "\r" not in line for line in lines(caplog))
     assert not any("forged" in line for line in lines(caplog))
+
+
+def test_live_fails_when_a_batch_has_hung(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = app.state.service.models.scheduler
+    for seconds, status in ((0.0, 200), (59.0, 200), (61.0, 503)):
+        monkeypatch.setattr(scheduler, "_began", {0: time.monotonic() - seconds})
+        answer = asked(app, "GET", "/live")
+        assert answer.status == status
+        page = asked(app, "GET", "/metrics").body.decode()
+        (age,) = [line for line in page.splitlines() if line.startswith("whiten_oldest_batch_seconds ")]
+        assert float(age.split()[1]) == pytest.approx(seconds, abs=2)
+    assert answer.json()["error"]["code"] == "hung"
+
+
+def test_queue_and_rate_of_each_model(app: Any) -> None:
+    for _ in range(3):
+        assert asked(app, "POST", "/v1/embeddings", {"input": ["a", "b"]}).status == 200
+    page = asked(app, "GET", "/metrics").body.decode()
+    assert 'whiten_model_queue_tokens{model="tiny"} 0.0' in page
+    assert float(page.split('whiten_model_tokens_per_second{model="tiny"} ')[1].split()[0]) > 0

@@ -98,3 +98,31 @@ def test_models_are_listed_for_ollama(app: Any) -> None:
 
 def test_version_for_ollama(app: Any) -> None:
     assert asked(app, "GET", "/api/version").json()["version"]
+
+
+@pytest.mark.parametrize("options", [{}, {"dimensions": 3}, {"precision": "uint8"}])
+@pytest.mark.parametrize("path", [ROUTE, "/openai/v1/embeddings"])
+def test_vectors_as_bytes(app: Any, reference: Encoder, options: dict[str, Any], path: str) -> None:
+    accept = {"accept": "application/octet-stream"}
+    answer = asked(app, "POST", path, {"input": TEXTS} | options, headers=accept)
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/octet-stream")
+    shape = tuple(map(int, answer.headers["x-whiten-shape"].split(",")))
+    found = np.frombuffer(answer.body, answer.headers["x-whiten-dtype"]).reshape(shape)
+    wanted = reference.encode(TEXTS, truncate_dim=options.get("dimensions"), precision=options.get("precision"))
+    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+    if found.dtype == np.float32:
+        assert_near(found, wanted)
+    refused = asked(app, "POST", path, {"input": []}, headers=accept)
+    assert refused.json()["error"]["code"] == "empty_input"
+
+
+def test_what_ollamas_clients_ask_besides(app: Any, reference: Encoder) -> None:
+    shown = asked(app, "POST", "/api/show", {"model": "tiny"}).json()
+    assert shown["capabilities"] == ["embedding"]
+    family = shown["model_info"]["general.architecture"]
+    assert shown["model_info"][f"{family}.embedding_length"] == reference.dimension
+    assert shown["model_info"][f"{family}.context_length"] == reference.max_seq_length
+    assert shown == asked(app, "POST", "/api/show", {"name": "tiny:latest"}).json()
+    (running,) = asked(app, "GET", "/api/ps").json()["models"]
+    assert (running["name"], running["size_vram"]) == ("tiny:latest", 0)
+    assert asked(app, "GET", "/openai/v1/models").json() == asked(app, "GET", "/v1/models").json()

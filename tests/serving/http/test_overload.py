@@ -230,7 +230,7 @@ def test_a_text_without_a_vector_is_named(
     assert error["message"].startswith(f"texts[{place}] ")
     assert (tei.status, tei.json()["error_type"], ollama.status) == (422, "Backend", 400)
     assert f"texts[{place}] " in tei.json()["error"]
-    assert f"texts[{place + 1}] " in similarity.json()["error"]
+    assert f"sentences[{place}] " in similarity.json()["error"]
     assert {answer.headers["x-should-retry"] for answer in (openai, tei, ollama, similarity)} == {"false"}
 
 

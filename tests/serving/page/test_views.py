@@ -185,7 +185,7 @@ def test_whiten_serve_opens_it_in_a_browser(golden: Path, tmp_path: Path) -> Non
 
 def test_pictures(browser: Browser, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     """The real all-MiniLM-L6-v2, layers 0 and 1, as they are and whitened: light, and dark."""
-    from whiten_export.pipeline.export_model import export_bundle
+    from whiten_export.pipeline.export import export_bundle
     from whiten_export.pipeline.recipe import Recipe
 
     def bundle(whitening: Any) -> Path:

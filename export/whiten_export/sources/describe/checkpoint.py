@@ -9,9 +9,16 @@ from pathlib import Path
 from typing import Literal
 
 from whiten_export.sources.describe.auto_map import network_code, split_repository, tokenizer_code
-from whiten_export.sources.describe.hints import note_of_base, note_of_heads, refuse_file, refuse_folder, refuse_weights
+from whiten_export.sources.describe.hints import (
+    note_of_base,
+    note_of_heads,
+    note_of_projection,
+    refuse_file,
+    refuse_folder,
+    refuse_weights,
+)
 from whiten_export.sources.describe.hub import download, download_code, is_hub_id
-from whiten_export.sources.describe.published import MODULES_FILE, Published, read_published
+from whiten_export.sources.describe.published import MODULES_FILE, Published, read_model2vec, read_published
 from whiten_export.sources.describe.settings import read_settings
 from whiten_export.sources.describe.weights import (
     ADAPTER_WEIGHTS,
@@ -188,8 +195,11 @@ def _open(model: str, name: str, path: Path, remote_code: bool = False, route: s
     if not (path / MODULES_FILE).is_file():
         if route is not None:
             raise UsageError(f"route '{route}' is for a Router of sentence-transformers, which '{model}' does not have")
-        return _open_network(model, name, path, remote_code)
-    published = read_published(path, route)
+        published = read_model2vec(path)
+        if published is None:
+            return _open_network(model, name, path, remote_code)
+    else:
+        published = read_published(path, route)
     if published.static:
         table = Checkpoint(model, name, "static", published.network, published.files)
         return replace(table, root=path, published=replace(published, files=()))
@@ -203,7 +213,7 @@ def _open_network(model: str, name: str, path: Path, remote_code: bool) -> Check
     if not (path / "config.json").is_file():
         raise refuse_folder(model, path, ("config.json", "tokenizer.json"))
     if weights := network_weights(path, read_settings(path / "config.json")):
-        return Checkpoint(model, name, "transformers", path, weights)
+        return Checkpoint(model, name, "transformers", path, weights, notes=note_of_projection(weights))
     for place in _ONNX_PLACES:
         if (graph := path / place).is_file():
             return Checkpoint(model, name, "onnx", path, (graph, *_external_files(graph)))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from whiten_export.sources.describe.hub import HEADS
 from whiten_export.sources.describe.published import Published
+from whiten_export.sources.describe.weights import tensor_names
 from whiten_runtime.errors import UsageError
 
 _DEEPEST = 3
@@ -12,6 +13,8 @@ _DEEPEST = 3
 
 _MOST = 3
 """Number of folders that a message names."""
+
+_PROJECTION = "text_projection.weight"
 
 _OF_MODELS = (".onnx", ".safetensors", ".bin", ".pt", ".pth", ".h5", ".json")
 
@@ -64,6 +67,17 @@ def note_of_heads(path: Path) -> tuple[str, ...]:
     """Return what an export says of heads beside the one for dense vectors, such as bge-m3's; none is loaded."""
     heads = [f"{what} ({name})" for name, what in HEADS.items() if (path / name).is_file()]
     return (f"the heads for {' and '.join(heads)} are left out: the bundle gives dense vectors alone",) if heads else ()
+
+
+def note_of_projection(weights: Sequence[Path]) -> tuple[str, ...]:
+    """Return what an export says of a text network with a projection, such as CLIP's, after its hidden states."""
+    names = {name for file in weights if file.suffix == ".safetensors" for name in tensor_names(file)}
+    if _PROJECTION not in names:
+        return ()
+    return (
+        f"{_PROJECTION} is left out: the vectors are of the network's hidden states, and not its text embeddings, "
+        "which CLIP compares with images",
+    )
 
 
 def _models_below(path: Path) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from whiten_export.proof.reference import Module, Normalize, Truncate
 from whiten_export.sources.describe.settings import read_json, read_settings
-from whiten_export.sources.describe.weights import module_weights
+from whiten_export.sources.describe.weights import NETWORK_WEIGHTS, module_weights, tensor_names
 from whiten_runtime.bundle.records import Pooling, Similarity, pooling_modes
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.options import TEXT
@@ -53,6 +53,9 @@ _SAME_AS_LENGTH = ("model_max_length", "max_length")
 _STATES = ("forward", "last_hidden_state")
 """Method of a network, and its output, from which the vector of a text has to come."""
 
+_MODEL2VEC, _MODEL2VEC_LENGTH = "model2vec", 512
+"""Type of network in configs of model2vec, and the number of tokens at which it cuts texts by default."""
+
 _WEIGHTED = ("Dense", "LayerNorm", "WeightedLayerPooling")
 _ROUTERS = ("Router", "Asym")
 
@@ -84,6 +87,7 @@ class Published:
     similarity_fn_name: Similarity = "cosine"  # similarity of two vectors
     max_seq_length: int | None = None  # maximum number of tokens of a text; None if the folder does not say
     do_lower_case: bool = False  # whether texts are lower-cased before they are tokenised
+    without_unknown: bool = False  # whether unknown tokens are left out of the mean, as model2vec leaves them
     route: str | None = None  # route of its Router; None without one
     files: tuple[Path, ...] = ()  # weight files of the modules
 
@@ -119,6 +123,24 @@ def read_published(root: Path, route: str | None = None) -> Published:
     if published.modules and isinstance(published.modules[-1], Normalize):
         published = replace(published, modules=published.modules[:-1], normalize=True)
     return replace(published, **settings)
+
+
+def read_model2vec(root: Path) -> Published | None:
+    """Read how a folder of model2vec without `modules.json` makes a vector; None for another folder."""
+    config, weights = root / "config.json", root / NETWORK_WEIGHTS[0]
+    if not config.is_file() or not weights.is_file():
+        return None
+    settings = read_settings(config)
+    if settings.get("model_type", _MODEL2VEC) != _MODEL2VEC or "embeddings" not in tensor_names(weights):
+        return None
+    return Published(
+        root,
+        static=True,
+        normalize=bool(settings.get("normalize", False)),
+        max_seq_length=settings.get("max_length", _MODEL2VEC_LENGTH),
+        without_unknown=True,
+        files=(weights,),
+    )
 
 
 def _steps(root: Path, route: str | None) -> tuple[str | None, list[_Step]]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from whiten_export.sources.describe.settings import read_settings
 from whiten_runtime.bundle.graph import is_beside
 from whiten_runtime.errors import UsageError, WhitenError
@@ -55,6 +57,15 @@ def _beside(folder: Path, name: object, file: Path) -> Path:
     if not isinstance(name, str) or not is_beside(name):
         raise WhitenError(f"{file}: weights are in {name!r}, which is not a file beside it")
     return folder / name
+
+
+def tensor_names(file: Path) -> tuple[str, ...]:
+    """Return the names of the tensors in a file of safetensors; none for a damaged one, whose loading says why."""
+    try:
+        opened: Any = safe_open(file, "numpy")
+        return tuple(opened.keys())
+    except (OSError, SafetensorError):
+        return ()
 
 
 def module_weights(folder: Path) -> Path:

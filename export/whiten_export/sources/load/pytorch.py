@@ -17,7 +17,7 @@ from whiten_export.graph.builder import HiddenStates, strip
 from whiten_export.graph.head import OPSET
 from whiten_export.graph.inputs import map_surplus
 from whiten_export.graph.poolings import pool
-from whiten_export.proof.gate import PublishedVectors, Request
+from whiten_export.proof.gate import Case, PublishedVectors
 from whiten_export.proof.reference import Dense, Float64Array, Reference
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.families import batch_limit, family_of, usable_positions
@@ -102,11 +102,11 @@ class PyTorchModel(TokenModel):
         in_threads = not self._trust and keeps_nothing(network)
         return TorchReference(network, layers, pooling, in_threads)
 
-    def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
+    def published(self, cases: Sequence[Case], max_seq_length: int) -> PublishedVectors | None:
         """Return the vectors of sentence-transformers for texts with prompts; None without its files."""
         if self.checkpoint.published is None:
             return None
-        return encode_published(self.checkpoint, requests, max_seq_length, self._trust, self._device)
+        return encode_published(self.checkpoint, cases, max_seq_length, self._trust, self._device)
 
     def _network(self, pooler: bool) -> nn.Module:
         return load_network(self.checkpoint, self._config, self._trust, pooler)

@@ -13,23 +13,25 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.numpy import load_file
 
-from whiten_export.graph.builder import HiddenStates
-from whiten_export.graph.poolings import pool
+from whiten_export.graph.builder import HiddenStates, describe
+from whiten_export.graph.poolings import pool, weighted_sum
 from whiten_export.graph.tables import look_up, table_config
-from whiten_export.proof.gate import PublishedVectors, Request
+from whiten_export.proof.gate import Case, PublishedVectors
 from whiten_export.proof.reference import ACTIVATIONS, Dense, Float64Array, LayerNorm, Reference
 from whiten_export.sources.describe.checkpoint import ADAPTER_CONFIG, Checkpoint
 from whiten_export.sources.describe.published import CONFIGS, Published, Stored
 from whiten_export.sources.describe.record import source_record
 from whiten_export.sources.describe.settings import read_settings
-from whiten_export.sources.describe.tokenizers import SourceTokenizer, read_backend
-from whiten_export.sources.describe.weights import module_weights
+from whiten_export.sources.describe.tokenizers import SourceTokenizer, missing_tokenizer, read_backend
+from whiten_export.sources.describe.weights import NETWORK_WEIGHTS, module_weights
 from whiten_export.sources.load.network import check_numbers, explaining, one_thread, quiet
 from whiten_export.sources.model import TokenModel
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import WhitenError
+from whiten_runtime.inference.options import with_prompt
 
 _TORCH = "torch.nn.modules."
 
@@ -82,6 +84,24 @@ def load_table(folder: Path) -> NDArray[np.float32]:
     return _array(_load("StaticEmbedding", folder).embedding.weight)
 
 
+def load_model2vec(folder: Path) -> NDArray[np.float32]:
+    """Load the table of a folder of model2vec, float32 [number of tokens, d].
+
+    A token has the row that `mapping` gives, times its weight; rows may be int8 or float16.
+    """
+    file = folder / NETWORK_WEIGHTS[0]
+    with explaining([file]):
+        tensors = load_file(file)
+    table = tensors["embeddings"].astype(np.float32)
+    if "mapping" in tensors:
+        table = table[tensors["mapping"]]
+    if "weights" in tensors:
+        table *= tensors["weights"].astype(np.float32)[:, None]
+    if not np.isfinite(table).all():
+        raise WhitenError(f"{file}: holds NaN or infinity; copy the model again, or use another checkpoint of it")
+    return table
+
+
 def _load(kind: str, folder: Path) -> Any:
     from sentence_transformers.sentence_transformer import modules
 
@@ -114,7 +134,7 @@ def _transposed(tensor: torch.Tensor) -> NDArray[np.float32]:
 
 
 def encode_published(
-    checkpoint: Checkpoint, requests: Sequence[Request], max_seq_length: int, trust_remote_code: bool, device: str
+    checkpoint: Checkpoint, cases: Sequence[Case], max_seq_length: int, trust_remote_code: bool, device: str
 ) -> PublishedVectors:
     """Load a folder with sentence-transformers and embed texts, each alone, so that padding plays no part."""
     published = checkpoint.published
@@ -136,17 +156,17 @@ def encode_published(
                     module.max_seq_length = max_seq_length
             task = {} if published.route is None else {"task": published.route}
             vectors = [
-                model.encode(list(request.texts), prompt=request.prompt, batch_size=1, show_progress_bar=False, **task)
-                for request in requests
+                model.encode(list(case.texts), prompt=case.prompt, batch_size=1, show_progress_bar=False, **task)
+                for case in cases
             ]
     except Exception as error:  # its exceptions share no base class
         reason = " ".join(str(error).split())[:300]
         raise WhitenError(f"sentence-transformers cannot load '{checkpoint.model}': {reason}") from error
     name = f"sentence-transformers {version('sentence-transformers')}, float32"
-    for request, part in zip(requests, vectors, strict=True):
-        for text, vector in zip(request.texts, part, strict=True):
+    for case, part in zip(cases, vectors, strict=True):
+        for text, vector in zip(case.texts, part, strict=True):
             if not np.isfinite(vector).all():
-                prompt = f", with the prompt {request.prompt[:40]!r}" if request.prompt else ""
+                prompt = f", with the prompt {case.prompt[:40]!r}" if case.prompt else ""
                 raise WhitenError(
                     f"{name} gives NaN or infinity for {text[:40]!r}{prompt}, so '{checkpoint.model}' cannot be proven "
                     "against it"
@@ -196,40 +216,72 @@ class StaticEmbedding(TokenModel):
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         self.checkpoint, self._device = checkpoint, device
         self.tokenizer = _tokenizer(checkpoint)
-        self._table = load_table(checkpoint.directory)
+        published = checkpoint.published
+        alone = published is not None and published.without_unknown
+        self._table = (load_model2vec if alone else load_table)(checkpoint.directory)
         self.vocab_size = len(self._table)
         width = self._table.shape[1]
         self.record = source_record(checkpoint, "static", 0, width)
         self.client_config = table_config(self._table)
+        self._unknown = self.tokenizer.unknown_token_id if alone else None
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
-        """Build a graph that looks up the vector of each token."""
+        """Build a graph that looks up the vector of each token; the mean of model2vec is over the known ones."""
         builder, state = look_up(self._table, "static")
-        return HiddenStates(builder.close(state), (state,))
+        if self._unknown is None or pooling != "mean":
+            return HiddenStates(builder.close(state), (state,))
+        ids, mask = builder.input("input_ids"), builder.input("attention_mask")
+        unknown = builder.op("Equal", ids, builder.constant("static.unknown", np.int64(self._unknown)))
+        counted = builder.float32(builder.op("And", builder.op("Not", unknown), builder.boolean(mask)))
+        count = builder.op("ReduceSum", counted, builder.integers(1), keepdims=1)
+        shares = builder.op("Div", counted, builder.op("Max", count, builder.scalar(1)))
+        describe(shares, "token_shares", "batch_size", "sequence_length")
+        return HiddenStates(builder.close(state, shares), (state,), shares)
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
         """Return the same computation on the arrays, in float64."""
-        return StaticReference(self._table, pooling)
+        return StaticReference(self._table, pooling, self._unknown if pooling == "mean" else None)
 
-    def published(self, requests: Sequence[Request], max_seq_length: int) -> PublishedVectors | None:
-        """Return the vectors of sentence-transformers."""
-        return encode_published(self.checkpoint, requests, max_seq_length, False, self._device)
+    def published(self, cases: Sequence[Case], max_seq_length: int) -> PublishedVectors | None:
+        """Return the vectors of sentence-transformers; for files of model2vec alone, its own, where it is installed."""
+        if self._unknown is not None:
+            return encode_by_model2vec(self.checkpoint, cases, max_seq_length)
+        return encode_published(self.checkpoint, cases, max_seq_length, False, self._device)
 
 
 class StaticReference(Reference):
     """Pools vectors of tokens, in numpy and float64."""
 
-    def __init__(self, table: NDArray[np.float32], pooling: Pooling) -> None:
-        self._table, self._pooling = table, pooling
+    def __init__(self, table: NDArray[np.float32], pooling: Pooling, unknown: int | None = None) -> None:
+        self._table, self._pooling, self._unknown = table, pooling, unknown
         self.name = f"numpy {np.__version__}, float64"
 
     def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
-        """Return the pooled vectors of the tokens, [1, batch_size, d]."""
+        """Return the pooled vectors of the tokens, [1, batch_size, d]; their mean without the unknown ones, if so."""
+        if self._unknown is not None:
+            counted = (attention_mask == 1) & (input_ids != self._unknown)
+            shares = counted / np.maximum(counted.sum(axis=1), 1)[:, None]
+            return weighted_sum(self._table[input_ids], shares)[None]
         return pool([self._table[input_ids]], attention_mask, self._pooling)
+
+
+def encode_by_model2vec(checkpoint: Checkpoint, cases: Sequence[Case], max_seq_length: int) -> PublishedVectors | None:
+    """Embed texts with model2vec, each alone; None where it is not installed."""
+    try:
+        from model2vec import StaticModel
+    except ImportError:
+        return None
+    model = StaticModel.from_pretrained(checkpoint.directory)
+    model.embedding = model.embedding.astype(np.float32)  # it would add float16 in float16
+    model.max_length = max_seq_length
+    vectors = tuple(model.encode(with_prompt(one.prompt, one.texts)).astype(np.float64) for one in cases)
+    return PublishedVectors(f"model2vec {version('model2vec')}, float32", vectors)
 
 
 def _tokenizer(checkpoint: Checkpoint) -> SourceTokenizer:
     path = checkpoint.directory / TOKENIZER_FILE
+    if not path.is_file():
+        raise missing_tokenizer(checkpoint)
     own = read_backend(path)
     own.no_padding()
     own.no_truncation()
@@ -242,11 +294,17 @@ def _tokenizer(checkpoint: Checkpoint) -> SourceTokenizer:
         rows = [encoding.ids for encoding in own.encode_batch(list(texts), add_special_tokens=False)]
         return [row[max(0, len(row) - max_length) :] if from_left else row[:max_length] for row in rows]
 
+    unknown = getattr(own.model, "unk_token", None)
+    specials = {"pad_token": str(own.id_to_token(0))}
+    if "unk_id" in content["model"]:  # Unigram names it by its place
+        unknown = own.id_to_token(content["model"]["unk_id"])
+    unknown_id = None if unknown is None else own.token_to_id(unknown)
     return SourceTokenizer(
         json=json.dumps(content, ensure_ascii=False),
         own_ids=own_ids,
         pad_token_id=0,
-        specials={"pad_token": str(own.id_to_token(0))},
+        specials=specials | ({} if unknown is None else {"unk_token": unknown}),
+        unknown_token_id=-1 if unknown_id is None else unknown_id,
         stated_length=int(truncation["max_length"]) if truncation else _LENGTH,
         truncation_side="left" if from_left else "right",
     )

@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -11,10 +11,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from whiten_export.graph.head import OPSET, vectors_graph
-from whiten_export.proof.gate import Expected
+from whiten_export.proof.gate import Case, Expected
+from whiten_export.sources.model import Source
 from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
-from whiten_runtime.bundle.parity import Probes
-from whiten_runtime.bundle.records import CorpusRecord, Source
+from whiten_runtime.bundle.records import CorpusRecord
+from whiten_runtime.bundle.records import Source as SourceRecord
 from whiten_runtime.errors import DataError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.reporter import Reporter
@@ -23,8 +24,10 @@ from whiten_whitening.statistics import Statistics, fit_vectors
 _PROBES = 64
 
 
-class VectorFile:
+class VectorFile(Source):
     """Reads a file of vectors, and the statistics of all of them."""
+
+    statistics: Statistics
 
     def __init__(self, file: Path, name: str, column: str | None, report: Reporter) -> None:
         self._file, self._name, self._column = file, name, column
@@ -35,7 +38,7 @@ class VectorFile:
     def draft(self) -> Manifest:
         """The manifest of a graph that returns the vectors as they are."""
         (corpus,) = self.statistics.corpus
-        source = Source(
+        source = SourceRecord(
             model=self._name,
             checkpoint=None,
             revision=None,
@@ -64,11 +67,11 @@ class VectorFile:
             files={},
         )
 
-    def graph(self) -> ir.Model:
+    def graph(self, manifest: Manifest) -> ir.Model:
         """Return the graph up to the vector before whitening, which is its input."""
         return vectors_graph(self.width)
 
-    def expected(self) -> Expected:
+    def expected(self, manifest: Manifest, cases: Sequence[Case], report: Reporter) -> Expected:
         """Return vectors spread evenly over the file, as the vectors before whitening."""
         count = self.statistics.moments.n
         wanted = np.unique(np.linspace(0, count - 1, _PROBES).astype(np.intp))
@@ -78,7 +81,7 @@ class VectorFile:
             taken.append(rows[inside - start])
             start += len(rows)
         vectors = np.concatenate(taken).astype(np.float64)
-        return Expected(f"numpy {np.__version__}, float64", Probes((), vectors, vectors))
+        return Expected(f"numpy {np.__version__}, float64", [Case((), expected=vectors)])
 
     def _fitted(self, report: Reporter) -> Statistics:
         """Return the statistics of all vectors of the file, with the SHA-256 over them as float32."""

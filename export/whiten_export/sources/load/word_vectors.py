@@ -1,6 +1,6 @@
 """Split texts into words as a file of word vectors does, and look their vectors up."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,15 +23,20 @@ _PAD, _UNKNOWN = "<|pad|>", "<|unknown|>"
 SPECIALS = (_PAD, _UNKNOWN)
 """Entries before the words; no word of a text is ever one of them."""
 
+_NEGATION = r"[\p{L}\p{M}]+(?=n['’]t(?![\p{L}\p{M}]))|n['’]t(?![\p{L}\p{M}])"  # do|n't
+
+_ELISION = r"|(?:{stems})['’](?=[\p{{L}}\p{{M}}])(?!(?:s|re|ve|ll|d|m|S|RE|VE|LL|D|M)(?![\p{{L}}\p{{M}}]))"
+"""Pattern of an elided word and its apostrophe before the next word, as in French and Italian: l'|eau, qu'|il."""
+
 _WORD = (
-    r"[\p{L}\p{M}]+(?=n['’]t(?![\p{L}\p{M}]))"  # do|n't
-    r"|n['’]t(?![\p{L}\p{M}])"
     r"|['’](?:s|re|ve|ll|d|m|S|RE|VE|LL|D|M)(?![\p{L}\p{M}])"
     r"|\p{N}+(?:[.,]\p{N}+)*"
     r"|[\p{L}\p{M}\p{N}_]+"
     r"|[^\s\p{L}\p{M}\p{N}_]"
 )
-"""Pattern of a word: clitics and punctuation separate, numbers whole, hyphenated compounds in their parts."""
+"""Pattern of other words: clitics and punctuation separate, numbers whole, hyphenated compounds in their parts."""
+
+_APOSTROPHES = "'’"
 
 _LENGTH = 4096
 
@@ -47,6 +52,7 @@ frequency, 8 % of the first 200, 14 % of the first 1,000, 30 % of all 12,000.
 def word_tokenizer(words: Sequence[str], report: Reporter) -> SourceTokenizer:
     """Return a tokenizer that gives a word its place among the words, after `SPECIALS`; others are unknown."""
     vocabulary = {word: index for index, word in enumerate((*SPECIALS, *words))}
+    elided = [word for word in words if word[-1] in _APOSTROPHES and word[:-1].isalpha()]
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
     steps: list[Any] = [normalizers.NFC()]
     upper = [word for word in words if word != word.lower()]
@@ -59,12 +65,19 @@ def word_tokenizer(words: Sequence[str], report: Reporter) -> SourceTokenizer:
         )
     if lowers:
         steps.append(normalizers.Lowercase())
+    steps += _apostrophes(frozenset(elided))
     backend.normalizer = normalizers.Sequence(steps)
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), "removed", invert=True)
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(_pattern(elided)), "removed", invert=True)
     if lowers and (lost := [word for word in upper if _is_lost(word, backend)]):
         report.warn(
             "texts are lower-cased, as nearly all words of this file are; words with upper-case letters that no text "
             f"can find then: {len(lost):,}, such as '{lost[0]}'; write them in lower case in the file to use them"
+        )
+    if unreached := _unreached(words, frozenset(elided), backend):
+        frequent = sum(place < _FREQUENT for place in unreached)
+        report.warn(
+            f"texts are split into other words than {len(unreached):,} of the file's {len(words):,}, {frequent:,} of "
+            f"them among the first {_FREQUENT:,}, such as '{words[unreached[0]]}': no text can find those"
         )
     text = backend.to_str()
 
@@ -72,6 +85,31 @@ def word_tokenizer(words: Sequence[str], report: Reporter) -> SourceTokenizer:
         return [encoding.ids[:max_length] for encoding in Tokenizer.from_str(text).encode_batch(list(texts))]
 
     return SourceTokenizer(text, own_ids, 0, {"pad_token": _PAD, "unk_token": _UNKNOWN}, _LENGTH)
+
+
+_FREQUENT = 1000
+
+
+def _pattern(elided: Sequence[str]) -> str:
+    """Return the pattern of a word, for a file with these elided words."""
+    stems = sorted({word[:-1] for word in elided}, key=lambda stem: (-len(stem), stem))
+    return _NEGATION + (_ELISION.format(stems="|".join(stems)) if stems else "") + _WORD
+
+
+def _apostrophes(elided: frozenset[str]) -> Iterator[Any]:
+    """Yield the steps that write an apostrophe as the file does after elided words that it has with one kind only."""
+    for wanted, other in (("'", "’"), ("’", "'")):
+        stems = sorted(word[:-1] for word in elided if word[-1] == wanted and word[:-1] + other not in elided)
+        if stems:
+            before = "|".join(rf"\b{stem}" for stem in stems)
+            yield normalizers.Replace(Regex(rf"(?<={before}){other}(?=[\p{{L}}\p{{M}}])"), wanted)
+
+
+def _unreached(words: Sequence[str], elided: Container[str], backend: Tokenizer) -> list[int]:
+    """Return the places of the words that no text can find, because it is split into others at them."""
+    places = [place for place, word in enumerate(words) if word not in elided]
+    encodings = backend.encode_batch_fast([words[place] for place in places])
+    return [place for place, encoding in zip(places, encodings, strict=True) if len(encoding.ids) != 1]
 
 
 def _count_cased(words: Sequence[str]) -> int:

@@ -1,45 +1,30 @@
-"""Apply a recipe to a model before weights are loaded: the draft of the manifest, and the whitening to fit."""
+"""Check a recipe against a model before weights are loaded: draft the manifest, and say which whitening to fit."""
 
 import dataclasses
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from whiten_export.pipeline.align import Aligned, open_aligned
+from whiten_export.pipeline.align import open_aligned
+from whiten_export.pipeline.fit import is_tuned
 from whiten_export.pipeline.recipe import Recipe, bundle_name
+from whiten_export.pipeline.work import FitJob
+from whiten_export.proof.reference import Composition
 from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.layers import resolve_layers
 from whiten_export.sources.model import TokenModel
 from whiten_export.sources.opening import LONGEST, USUAL_LENGTH, choose_max_seq_length, open_model
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import ChoiceRecord, Source, pooling_modes
+from whiten_runtime.bundle.records import ChoiceRecord, pooling_modes
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.corpus import Corpus
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import TUNED
-from whiten_whitening.development import Development, check_searched, read_development
-from whiten_whitening.maps import check_for_sif, check_sample_count
+from whiten_whitening.development import check_searched, read_development
+from whiten_whitening.maps import check_for_sif
 from whiten_whitening.statistics import warn_of_repeats
 
 _FOR_FITTING = ("corpus", "column", "max_sentences", "shrinkage")
 """Choices that mean nothing where no whitening is fitted."""
-
-
-@dataclass(frozen=True)
-class Fit:
-    """Says which whitening to fit, and on what."""
-
-    recipe: Recipe  # the choices, complete; its whitening is a method or "auto", or None for a sif without whitening
-    corpus: Corpus  # sentences to fit on
-    sentences: int  # number of sentences to fit on
-    development: Development | None = None  # pairs with scores, or collections, by which "auto" chooses
-    aligned_to: Aligned | None = None  # bundle whose stored vectors are to stay usable
-
-
-def is_tuned(source: Source, layers: tuple[int, ...]) -> bool:
-    """Return whether a model's top layer is the last of these layers, and was fine-tuned for sentence similarity."""
-    return source.sentence_similarity and layers[-1:] == (source.num_hidden_layers,)
 
 
 def open_source(recipe: Recipe, report: Reporter) -> TokenModel:
@@ -58,7 +43,7 @@ def open_source(recipe: Recipe, report: Reporter) -> TokenModel:
     return open_model(checkpoint, recipe.trust_remote_code, recipe.device, report)
 
 
-def complete(recipe: Recipe, source: TokenModel) -> Recipe:
+def fill_defaults(recipe: Recipe, source: TokenModel) -> Recipe:
     """Return a recipe with the layers, the pooling and the method of the whitening that it leaves to the model."""
     draft, checkpoint = source.draft, source.checkpoint
     wanted = draft.layers if recipe.layers is None else recipe.layers
@@ -71,7 +56,7 @@ def complete(recipe: Recipe, source: TokenModel) -> Recipe:
         as_published = source.embeds and recipe.layers is None and not recipe.whitening_named
         whitening = None if as_published else recipe.usual_whitening
     completed = dataclasses.replace(recipe, layers=layers, pooling=pooling, whitening=whitening)
-    width = _composed(completed, source).unwhitened_width
+    width = _composition(completed, source).width(source.record.hidden_size)
     if recipe.dim is not None and recipe.dim > width:
         raise UsageError(f"dim is {recipe.dim}, but the model's vectors have {width} dimensions; wanted 1 to {width}")
     return completed
@@ -81,73 +66,95 @@ def default_name(recipe: Recipe, source: TokenModel) -> str:
     """Return the name of the bundle of a complete recipe."""
     assert recipe.layers is not None
     draft, whitens = source.draft, recipe.whitening is not None
-    as_authors = draft.normalize and not whitens and source.is_authors(recipe.layers, recipe.pooling)
+    as_authors = draft.normalize and not whitens and _keeps_authors(recipe, source)
     normalize = as_authors if recipe.normalize is None else recipe.normalize
-    same = source.is_authors(recipe.layers, recipe.pooling) and not whitens and normalize == draft.normalize
+    same = _keeps_authors(recipe, source) and not whitens and normalize == draft.normalize
     return bundle_name(source.checkpoint.name, recipe, recipe.layers, normalize, same)
 
 
-def apply(recipe: Recipe, source: TokenModel, report: Reporter) -> tuple[Manifest, Fit | None]:
+def draft_manifest(recipe: Recipe, source: TokenModel, name: str, report: Reporter) -> tuple[Manifest, FitJob | None]:
     """Return the manifest of the model's vectors by a complete recipe, and the whitening to fit, if there is one.
 
-    The manifest is that of the bundle if no whitening is fitted; a fit sets what a whitening changes.
+    The manifest is that of the bundle if no whitening is fitted; a fit sets what a whitening changes. The modules after
+    a published model's pooling are kept with its own layers and pooling, and left out otherwise.
     """
-    manifest = _composed(recipe, source)
-    manifest = msgspec.structs.replace(manifest, max_seq_length=_length(recipe, source, report))
+    composition, draft, same = _composition(recipe, source), source.draft, _keeps_authors(recipe, source)
+    width, size = composition.width(source.record.hidden_size), source.record.hidden_size
+    length = _length(recipe, source, report)
     if not source.supported:
         report.warn(f"architecture '{source.record.model_type}' has not been tried; the parity gate will decide")
-    aligned_to = None if recipe.align_to is None else open_aligned(recipe.align_to)
+    aligned_to, weights, why = open_aligned(recipe.align_to), composition.layer_weights, None
     if aligned_to is not None:
-        recipe, manifest = _as_aligned(recipe, manifest, aligned_to)
+        recipe = dataclasses.replace(recipe, dim=aligned_to.dimension(recipe.dim, recipe.spec))
+        theirs = aligned_to.manifest
+        if not (weights or composition.modules) and (theirs.layers, theirs.pooling) == (recipe.layers, recipe.pooling):
+            weights = theirs.layer_weights
     development = None if recipe.dev is None else read_development(Path(recipe.dev), report)
-    check_searched(development, manifest, bool(recipe.normalize))
-    tuned = is_tuned(manifest.source, manifest.layers)
+    check_searched(development, draft, bool(recipe.normalize))
+    tuned = is_tuned(source.record, composition.layers)
     if tuned and recipe.whitening == "auto" and (recipe.dim, recipe.dev, aligned_to) == (None, None, None):
         if unused := [name for name in _FOR_FITTING if getattr(recipe, name) not in (None, "none", 0)]:
             raise UsageError(f"{unused[0].replace('_', '-')} was given, but nothing is fitted: {TUNED.why}")
-        recipe = dataclasses.replace(recipe, whitening=None)
-        manifest = msgspec.structs.replace(manifest, choice=ChoiceRecord(why=TUNED.why))
+        recipe, why = dataclasses.replace(recipe, whitening=None), TUNED.why
+    manifest = msgspec.structs.replace(
+        draft,
+        name=name,
+        layers=composition.layers,
+        layer_weights=weights,
+        pooling=composition.pooling,
+        modules=draft.modules if same else (),
+        unwhitened_dimension=None if width == size else width,
+        matryoshka_dimensions=recipe.matryoshka or (draft.matryoshka_dimensions if same else ()),
+        choice=None if why is None else ChoiceRecord(why=why),
+        normalize=(same and draft.normalize) if recipe.normalize is None else recipe.normalize,
+        dimension=width,
+        max_seq_length=length,
+        precision=recipe.precision,
+        target=recipe.target,
+    )
     if left := _left_out(recipe, source, manifest):
         report.stage(f"left out, as made for the model's own layer and pooling: {', '.join(left)}")
-    fit = None
+    job = None
     if recipe.fits:
-        corpus = recipe.corpus_for(manifest.unwhitened_width)
+        corpus = recipe.corpus_for(width)
         sentences = corpus.count()
-        different = warn_of_repeats(corpus, sentences, manifest.unwhitened_width, report)
-        fit = Fit(recipe, corpus, sentences, development, aligned_to)
-    _check_matryoshka(recipe, source, manifest, fit)
-    if fit is not None and (spec := fit.recipe.spec) is not None:
-        check_sample_count(different, manifest.unwhitened_width, spec)
-        if spec.beta and tuned:
+        different = warn_of_repeats(corpus, sentences, width, report)
+        job = FitJob(
+            recipe.spec,
+            recipe.whitening == "auto",
+            recipe.dim,
+            recipe.shrinkage,
+            None if recipe.whitening is None else bool(recipe.normalize),
+            corpus=corpus,
+            sentences=sentences,
+            development=development,
+            aligned_to=aligned_to,
+        )
+    _check_matryoshka(recipe, source, same, width, job is not None)
+    if job is not None:
+        job.check_count(manifest, different)
+        if job.spec is not None and job.spec.beta and tuned:
             report.warn(
                 f"{source.checkpoint.name} was fine-tuned for sentence similarity; whitening its top layer is measured "
                 "to make similarities worse: compare with --whitening none"
             )
-    return manifest, fit
+    return manifest, job
 
 
-def _composed(recipe: Recipe, source: TokenModel) -> Manifest:
-    """Return the draft with the layers and the pooling of a complete recipe, and its choices about the graph.
-
-    The modules after a published model's pooling are kept with its own layers and pooling, and left out otherwise.
-    """
+def _keeps_authors(recipe: Recipe, source: TokenModel) -> bool:
+    """Return whether layers and pooling of a complete recipe are those of the model's authors."""
     assert recipe.layers is not None
-    draft, same = source.draft, source.is_authors(recipe.layers, recipe.pooling)
-    normalize = (same and draft.normalize) if recipe.normalize is None else recipe.normalize
-    manifest = msgspec.structs.replace(
-        draft,
-        layers=recipe.layers,
-        layer_weights=draft.layer_weights if same else None,
-        pooling=recipe.pooling,
-        modules=draft.modules if same else (),
-        matryoshka_dimensions=recipe.matryoshka or (draft.matryoshka_dimensions if same else ()),
-        normalize=normalize,
-        precision=recipe.precision,
-        target=recipe.target,
-    )
-    size = source.record.hidden_size
-    width = source.composition(manifest).width(size)
-    return msgspec.structs.replace(manifest, unwhitened_dimension=None if width == size else width, dimension=width)
+    return source.is_authors(recipe.layers, recipe.pooling)
+
+
+def _composition(recipe: Recipe, source: TokenModel) -> Composition:
+    """Return how the hidden states become the vector that is whitened, by a complete recipe."""
+    assert recipe.layers is not None
+    assert recipe.pooling is not None
+    draft, own = source.draft, source.checkpoint.own
+    if own is None or not _keeps_authors(recipe, source):
+        return Composition(recipe.layers, recipe.pooling, None, draft.include_prompt)
+    return Composition(recipe.layers, recipe.pooling, draft.layer_weights, draft.include_prompt, own.modules)
 
 
 def _length(recipe: Recipe, source: TokenModel, report: Reporter) -> int:
@@ -174,40 +181,29 @@ def _length(recipe: Recipe, source: TokenModel, report: Reporter) -> int:
     return length
 
 
-def _as_aligned(recipe: Recipe, manifest: Manifest, aligned_to: Aligned) -> tuple[Recipe, Manifest]:
-    """Take the dimension and the layer weights of the bundle to align with, where none are given."""
-    theirs = aligned_to.manifest
-    if recipe.dim is None:
-        recipe = dataclasses.replace(recipe, dim=theirs.dimension)
-    same = (theirs.layers, theirs.pooling) == (manifest.layers, manifest.pooling)
-    if same and manifest.layer_weights is None and not manifest.modules:
-        manifest = msgspec.structs.replace(manifest, layer_weights=theirs.layer_weights)
-    return recipe, manifest
-
-
 def _left_out(recipe: Recipe, source: TokenModel, manifest: Manifest) -> list[str]:
     """Name the modules that other layers or another pooling leave out; a whitening takes the place of Normalize."""
     own = source.checkpoint.own
-    if own is None or (manifest.layers, manifest.pooling) == (source.draft.layers, source.draft.pooling):
+    if own is None or _keeps_authors(recipe, source):
         return []
     scaled = recipe.whitening is not None or manifest.normalize
     return [*map(str, own.modules), *(["Normalize"] if own.normalize and not scaled else [])]
 
 
-def _check_matryoshka(recipe: Recipe, source: TokenModel, manifest: Manifest, fit: Fit | None) -> None:
+def _check_matryoshka(recipe: Recipe, source: TokenModel, same: bool, width: int, fits: bool) -> None:
     """Check the dimensions that a caller says the model's vectors may be cut to."""
     if recipe.matryoshka is None:
         return
     passed = f"matryoshka is {', '.join(map(str, recipe.matryoshka))}"
-    if fit is not None:
+    if fits:
         raise UsageError(
             f"{passed}, but a whitening mixes the model's coordinates; pass whitening none, or leave matryoshka out: "
             "vectors whitened with pca or pca-cor can be cut anywhere"
         )
-    if source.embeds and (manifest.layers, manifest.pooling) != (source.draft.layers, source.draft.pooling):
+    if source.embeds and not same:
         raise UsageError(
             f"{passed}, but layers or pooling are not those that the model was trained with; leave layers and pooling "
             "out, or matryoshka"
         )
-    if max(recipe.matryoshka) > (width := manifest.unwhitened_width):
+    if max(recipe.matryoshka) > width:
         raise UsageError(f"{passed}, but the model's vectors have {width} dimensions; wanted 1 to {width}")

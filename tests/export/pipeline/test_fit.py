@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,12 @@ from tokenizers.pre_tokenizers import ByteLevel
 from support.cli import ok, refused
 from support.vectors import anisotropic
 from whiten import DataError, Encoder, UsageError
-from whiten_export.pipeline.choose_whitening import is_multilingual
+from whiten_export.pipeline.fit import is_multilingual
 from whiten_runtime.files.pairs import read_pairs
 from whiten_whitening.choosing import choose_by_pairs, choose_by_rules
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map
 from whiten_whitening.moments import Moments, oas
-from whiten_whitening.similarity import spearman
+from whiten_whitening.similarity import cosines, spearman, spearman_error
 
 pytestmark = pytest.mark.slow
 
@@ -145,6 +146,40 @@ def test_pairs_choose_the_candidate_that_made_the_scores(weights: str, kind: str
     assert len(tried) == len(choice.candidates)
 
 
+def fit_or_none(moments: Moments, spec: WhiteningSpec | None) -> WhiteningMap | None:
+    return None if spec is None else fit_map(moments, spec)
+
+
+@pytest.mark.parametrize(("pairs", "most"), [(10, 3), (100, 0), (400, 0)])
+def test_noise_chooses_no_whitening(pairs: int, most: int) -> None:
+    """Vectors are even already, and scores are their cosines with noise: no whitening can help."""
+    others = 0
+    for seed in range(10):
+        generator = np.random.default_rng(seed)
+        vectors = generator.standard_normal((2000, 16))
+        moments = Moments.of(vectors)
+        first, second = vectors[:pairs], vectors[pairs : 2 * pairs] + 0.5 * vectors[:pairs]
+        scores = cosines(first, second) + 0.2 * generator.standard_normal(pairs)
+        choice = choose_by_pairs(partial(fit_or_none, moments), first, second, scores, None)
+        others += choice.spec is not None
+        if choice.spec is None and "simplest" in choice.why:
+            assert choice.why.startswith("the simplest within a standard error of the best of ")
+            assert " ± " in choice.why.partition(", best ")[2]
+    assert others <= most
+
+
+@pytest.mark.parametrize("n", [50, 400])
+def test_error_of_a_rank_correlation_is_that_of_new_draws(n: int) -> None:
+    generator, values, errors = np.random.default_rng(0), [], []
+    for _ in range(300):
+        x = generator.standard_normal(n)
+        y = x + generator.standard_normal(n)
+        values.append(spearman(x, y))
+        errors.append(spearman_error(x, y))
+    assert np.mean(errors) == pytest.approx(np.std(values), rel=0.2)
+    assert spearman_error(np.ones(n), np.arange(n)) == 0
+
+
 def test_requested_dimension_is_kept() -> None:
     vectors = anisotropic(3000, 16)
     moments, scores = Moments.of(vectors), np.random.default_rng(0).normal(size=300)
@@ -178,8 +213,14 @@ def test_command_records_its_candidates_in_the_manifest(
         assert choice.why in result.stderr
         assert choice.pairs is not None
         assert choice.pairs.sentences == 80
-        best = max(choice.candidates, key=lambda candidate: candidate.spearman)
+        highest = max(candidate.spearman for candidate in choice.candidates)
+        value = round(100 * highest, 2)
+        if "simplest" in choice.why:
+            value = float(choice.why.partition("(Spearman ")[2].split(" ")[0])
+            assert f", best {100 * highest:.2f} ± " in choice.why
+        best = next(one for one in choice.candidates if round(100 * one.spearman, 2) == value)
         assert encoder.dimension == best.dimension
+        assert "80 pairs are few to choose a whitening by, 200 or more are advised" in result.stderr
         assert len({(c.whitening, c.shrinkage, c.dimension) for c in choice.candidates}) > 20
         assert (encoder.manifest.whitening.beta if encoder.manifest.whitening else None) == best.beta
         dev = [json.loads(line) for line in dev_file.read_text("utf-8").splitlines()]

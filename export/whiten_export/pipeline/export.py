@@ -1,0 +1,259 @@
+"""Export a bundle: check, graph, reference, whitening, head, precision, files, proof. Nothing is published before it.
+
+`export` is the one pipeline: of models, of bundles that get another whitening, and of files of vectors. Steps that do
+not apply to a source are skipped. The manifest is filled in at eight places: the source's `draft`; the choices, in
+`draft.draft_manifest`, `refit.draft_refit` or `export_vectors`; the tokenizer's file, in `write_source_files`; the
+memory of a text, in `build_graph`; the whitening, in `fit.fit_whitening`; the precision, in `to_precision`; and
+versions and files, then the parity, in `prove.prove`.
+"""
+
+import dataclasses
+import gc
+import shutil
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx_ir as ir
+
+from whiten_export.graph.attention.blocks import SHORT, attend_in_blocks
+from whiten_export.graph.builder import reopen_graph, save_graph
+from whiten_export.graph.float16 import halve_network, halve_weights
+from whiten_export.graph.fold_positions import fold_positions
+from whiten_export.graph.fuse_cuda import fuse_for_cuda, fusions
+from whiten_export.graph.head import set_head
+from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8
+from whiten_export.graph.memory import text_memory
+from whiten_export.graph.products import sum_residuals
+from whiten_export.pipeline.align import check_aligned
+from whiten_export.pipeline.check_texts import check_texts
+from whiten_export.pipeline.draft import default_name, draft_manifest, fill_defaults, open_source
+from whiten_export.pipeline.fit import fit_whitening
+from whiten_export.pipeline.prove import CHECKING, prove, reference_vectors
+from whiten_export.pipeline.recipe import Recipe
+from whiten_export.pipeline.work import UNWHITENED_GRAPH, FitJob, Work
+from whiten_export.proof.probe_texts import LONGEST_PROBE
+from whiten_export.sources.load.bundle import StoredBundle
+from whiten_export.sources.model import Source
+from whiten_export.writing.client_files import (
+    CONFIG_FILE,
+    Export,
+    rewrite_transformers_js,
+    write_client_files,
+    write_pooling,
+    write_tokenizer,
+    write_whitening,
+)
+from whiten_export.writing.staging import check_place, staged
+from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE, TOKENIZER_FILE, file_record
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.records import QuantizationRecord
+from whiten_runtime.errors import instance_of, path_of
+from whiten_runtime.inference.options import Prompts, with_prompt
+from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.reporter import Reporter
+from whiten_whitening.maps import WhiteningMap
+from whiten_whitening.moments import Float64Array
+from whiten_whitening.statistics import embed_float64
+
+CALIBRATION_SENTENCES = 192
+"""Number of sentences on which the ranges of int8 are measured."""
+
+_SHIFT_SENTENCES = 1024
+"""Number of sentences of the corpus on which precisions are compared."""
+
+
+def export_bundle(
+    recipe: Recipe, out: str | Path | None = None, replace: bool = False, reporter: Reporter | None = None
+) -> Export:
+    """Export a model to a bundle.
+
+    Args:
+        recipe: model and choices.
+        out: directory to create; None for bundles/NAME-l1-l6 and the like.
+        replace: replace a bundle that already exists.
+        reporter: receives stages, warnings and progress; None for no reports.
+
+    Raises:
+        UsageError: the recipe is not valid for the model, the corpus or the directory.
+        DataError: the corpus cannot be read.
+        ParityError: the graph or the tokenizer differs from the model's; nothing is written.
+        WhitenError: the model cannot be loaded, exported or written.
+    """
+    instance_of("recipe", recipe, Recipe, "Recipe('minilm', layers=(0, 1))")
+    out = None if out is None else path_of("out", out)
+    report = reporter or Reporter()
+    if recipe.target == "cuda":
+        fusions()  # a missing package is reported before the work
+    if out is not None:
+        check_place(out, replace)
+    source = open_source(recipe, report)
+    completed = fill_defaults(recipe, source)
+    target = out or Path("bundles") / default_name(completed, source)
+    if out is None:
+        check_place(target, replace)
+    manifest, job = draft_manifest(completed, source, target.absolute().name, report)
+    overrides = recipe.pooling is not None or (
+        recipe.layers is not None and manifest.layers != (manifest.source.num_hidden_layers,)
+    )
+    options = SessionOptions.on_device(recipe.device)
+    return export(source, manifest, job, target, replace, options, report, overrides)
+
+
+def export(
+    source: Source,
+    manifest: Manifest,
+    job: FitJob | None,
+    target: Path,
+    replace: bool,
+    options: SessionOptions,
+    report: Reporter,
+    overrides: bool = False,
+) -> Export:
+    """Make a bundle of a source by its draft with the choices of a caller, and publish it once it is proven.
+
+    `overrides` says whether the caller names a pooling, or other layers than the last.
+    """
+    with staged(target, replace, report=report) as stage:
+        work = Work(source, manifest, job, target, stage, options, report)
+        manifest = write_source_files(manifest, work, overrides)
+        manifest, graph = build_graph(manifest, work)
+        gc.collect()  # the float32 weights of the traced graph, before the network's become float64
+        expected = reference_vectors(manifest, work)
+        gc.collect()  # the network's weights: networks refer to themselves
+        manifest, fitted = fit_whitening(manifest, work)
+        append_head(manifest, graph, fitted, work)
+        manifest, graph = to_precision(manifest, graph, work)
+        write_files(manifest, graph, fitted, work)
+        del graph
+        gc.collect()  # graphs refer to themselves, and keep files mapped as long as they live
+        if work.of_model:
+            shutil.rmtree((stage / UNWHITENED_GRAPH).parent)
+        manifest = prove(manifest, fitted, expected, work)
+    return Export(target, manifest)
+
+
+def write_source_files(manifest: Manifest, work: Work, overrides: bool) -> Manifest:
+    """Write the tokenizer, or the files that stay those of the source's bundle, and check what comes before a graph.
+
+    It sets the tokenizer in the manifest's `files`, which says from which model vectors are.
+    """
+    if work.of_model:
+        write_tokenizer(work.folder, work.model.tokenizer, manifest.max_seq_length)
+        check_texts(manifest, work, overrides)
+        files = {TOKENIZER_FILE: file_record(work.folder / TOKENIZER_FILE)}
+        manifest = msgspec.structs.replace(manifest, files=files)
+    elif isinstance(work.source, StoredBundle):
+        work.source.copy_files(work.folder)
+    if (job := work.job) is not None and job.aligned_to is not None:
+        check_aligned(job.aligned_to, manifest, job.dimension or manifest.unwhitened_width)
+    return manifest
+
+
+def build_graph(manifest: Manifest, work: Work) -> tuple[Manifest, ir.Model]:
+    """Return the graph up to the vector before whitening; a model's has its weights in a file, not in memory.
+
+    It sets the manifest's `memory`, if texts may be long. The file attends in blocks, as a whitening may be fitted on
+    long texts; later passes look for whole attentions.
+    """
+    graph, path = work.source.graph(manifest), work.folder / UNWHITENED_GRAPH
+    if not work.of_model:
+        return manifest, graph
+    fold_positions(graph, manifest.max_seq_length)
+    graph = reopen_graph(graph, path)
+    if manifest.max_seq_length > SHORT and manifest.source.num_hidden_layers:
+        in_blocks = ir.load(path)
+        whole = attend_in_blocks(in_blocks, manifest.max_seq_length)
+        ir.save(in_blocks, path)
+        memory = text_memory(graph, manifest.max_seq_length, in_blocks=manifest.target == "cpu" and not whole)
+        manifest = msgspec.structs.replace(manifest, memory=memory)
+    return manifest, graph
+
+
+def append_head(manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None, work: Work) -> None:
+    """Append whitening and normalisation to a graph, after the operators that CUDA has fused."""
+    if work.of_model and manifest.target == "cuda":
+        work.report.stage("fusing operators for CUDA")
+        if not fuse_for_cuda(graph, manifest.max_seq_length):
+            kind = manifest.source.model_type
+            work.report.warn(f"no attention of this {kind} network could be fused: CUDA runs it as it is")
+    affine = None if fitted is None else (fitted.mean, fitted.weight)
+    set_head(graph, affine, manifest.normalize)
+
+
+def to_precision(manifest: Manifest, graph: ir.Model, work: Work) -> tuple[Manifest, ir.Model]:
+    """Return a model's graph in its precision; after the fit, so that vectors of all precisions can be compared.
+
+    It sets the manifest's `quantization` and `opset`. The graph of a bundle has its precision already.
+    """
+    if not work.of_model:
+        return manifest, graph
+    quantization = None
+    if manifest.precision != "fp32":
+        work.report.stage(f"turning the weights into {manifest.precision}, and {CHECKING}")
+    if manifest.precision == "fp16":
+        (halve_network if manifest.target == "cuda" else halve_weights)(graph)
+    elif manifest.precision == "int8":
+        quantization, graph = _to_int8(manifest, graph, work)
+    if manifest.target == "cpu":
+        if whole := attend_in_blocks(graph, manifest.max_seq_length):
+            work.report.warn(
+                f"{whole} attentions of this {manifest.source.model_type} network do not run in blocks, so that "
+                "the memory of a text grows with the square of its tokens; --max-length 512 suits short texts"
+            )
+        sum_residuals(graph)  # after all passes that look for Add
+    opset = graph.graph.opset_imports[""]
+    return msgspec.structs.replace(manifest, quantization=quantization, opset=opset), graph
+
+
+def _to_int8(manifest: Manifest, graph: ir.Model, work: Work) -> tuple[QuantizationRecord, ir.Model]:
+    tokenizer, length = work.tokenizer, manifest.max_seq_length
+    step = max(1, work.sentences // CALIBRATION_SENTENCES)
+    taken = list(islice(work.corpus, 0, step * CALIBRATION_SENTENCES, step))
+    sentences = with_prompt(Prompts.of(manifest).resolve(), taken)
+    vocabulary = Vocabulary.of(tokenizer, work.model.vocab_size, min(length, LONGEST_PROBE))
+    texts = calibration_texts(graph, tokenizer, sentences, vocabulary, manifest.pad_token_id)
+    place = (work.folder / UNWHITENED_GRAPH).parent
+    model, record = convert_to_int8(graph, texts, length, place, work.options, work.report)
+    if max(manifest.layers) > 0 and not record.constant_scales + record.token_scales:
+        work.report.warn(
+            "no matrix product of this network can be computed in int8 (its layers may be convolutions), so it is no "
+            "faster than fp32; only its embeddings are smaller"
+        )
+    return record, model
+
+
+def write_files(manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None, work: Work) -> None:
+    """Write the graph, the whitening, and the files of other programs."""
+    if isinstance(work.source, StoredBundle):
+        if work.job is not None and work.job.aligned_to is None:
+            old = work.source.name
+            work.report.stage(f"stored vectors of {old} do not fit the new bundle; --align-to would keep them usable")
+        work.report.stage(f"writing {work.target}, and checking it")
+    save_graph(graph, work.folder / MODEL_FILE)
+    if isinstance(work.source, StoredBundle):
+        work.source.check_unchanged()
+    if work.of_model:
+        config, prompts, similarity = work.model.client_config, Prompts.of(manifest), manifest.similarity_fn_name
+        write_client_files(work.folder, config, manifest.dimension, manifest.max_seq_length, prompts, similarity)
+        if fitted is not None and manifest.precision != "fp32":
+            shift = _precision_shift(manifest, work)
+            fitted = dataclasses.replace(fitted, corpus_mean=fitted.corpus_mean + shift)
+    elif isinstance(work.source, StoredBundle):
+        write_pooling(work.folder, manifest.dimension)
+        if CONFIG_FILE in manifest.files and CONFIG_FILE not in work.source.changed_files():
+            rewrite_transformers_js(work.folder, (work.folder / EXTERNAL_DATA_FILE).is_file())
+    if fitted is not None:
+        write_whitening(work.folder, fitted)
+
+
+def _precision_shift(manifest: Manifest, work: Work) -> Float64Array:
+    """Return how far lower precision moves the mean of the vectors before whitening, so that drift can allow for it."""
+    step = max(1, work.sentences // _SHIFT_SENTENCES)
+    sentences = list(islice(work.corpus, 0, step * _SHIFT_SENTENCES, step))
+    means = []
+    for path in (work.folder / UNWHITENED_GRAPH, work.folder / MODEL_FILE):
+        with work.embedder(path) as embedder:
+            means.append(embed_float64(sentences, embedder).mean(axis=0))
+    return np.asarray(means[1] - means[0])

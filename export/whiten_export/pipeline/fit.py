@@ -1,0 +1,196 @@
+"""Fit the whitening of an export: what was asked for, or what suits the corpus; and describe it in the manifest."""
+
+from contextlib import ExitStack
+
+import msgspec
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from whiten_export.pipeline.align import align_with
+from whiten_export.pipeline.work import FitJob, Work
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.records import AlignmentRecord, IsotropyRecord, Source, WhiteningRecord
+from whiten_runtime.errors import UsageError
+from whiten_runtime.files.corpus import BUILTIN_CORPUS
+from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.vectors import unit
+from whiten_runtime.reporter import Reporter
+from whiten_whitening.choosing import Choice, choose_by_rules
+from whiten_whitening.development import choice_record, choose_by_development
+from whiten_whitening.isotropy import average_cosine, iso_score, partition_score
+from whiten_whitening.maps import ADVISED_RATIO, EIGENVALUE_FLOOR, WhiteningMap
+from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.statistics import Statistics, fit, fit_corpus
+
+_LAST_LATIN = "\u024f"
+"""Last letter of the block Latin Extended-B."""
+
+_OTHER_SCRIPTS = 0.15
+"""Share of tokens in other scripts from which a model counts as multilingual: bert-base-uncased has 0.05."""
+
+
+def is_tuned(source: Source, layers: tuple[int, ...]) -> bool:
+    """Return whether a model's top layer is the last of these layers, and was fine-tuned for sentence similarity."""
+    return source.sentence_similarity and layers[-1:] == (source.num_hidden_layers,)
+
+
+def keeps_norm(manifest: Manifest) -> bool:
+    """Return whether a bundle that gets another whitening divides by the norm, as before.
+
+    The authors' normalisation is of vectors that are not whitened: as in an export, a whitening takes its place.
+    """
+    of_authors = manifest.whitening is None and is_tuned(manifest.source, manifest.layers)
+    return manifest.normalize and not of_authors
+
+
+def fit_whitening(manifest: Manifest, work: Work) -> tuple[Manifest, WhiteningMap | None]:
+    """Fit the whitening of a draft; return the manifest with it, and its map, or None for none.
+
+    It sets the manifest's `choice`, `whitening`, `dimension`, `matryoshka_dimensions` and `normalize`.
+    """
+    if (job := work.job) is None:
+        return manifest, None
+    stored = job.statistics or work.source.statistics
+    with ExitStack() as stack:
+        embedder = None
+        if stored is None or job.development is not None:
+            embedder = stack.enter_context(work.unwhitened())
+        statistics = stored or _embed_corpus(job, embedder, work)
+        choice = _choose(manifest, statistics, job, embedder, work.report)
+    record = manifest.choice if choice is None else choice_record(choice, job.development)
+    spec = job.spec if choice is None else choice.spec
+    fitted = fit(statistics.moments, spec, manifest.pooling == "sif", _kind(manifest))
+    if fitted is None:
+        if job.aligned_to is not None:
+            why = choice.why if choice else "none was fitted"
+            raise UsageError(f"there is no whitening to align to {job.aligned_to.path}: {why}")
+        return msgspec.structs.replace(manifest, choice=record), None
+    if manifest.input == "text":
+        warn_of_few(fitted, statistics, work.report)
+    warn_of_rank(fitted, work.report)
+    alignment = None
+    if job.aligned_to is not None:
+        fitted, alignment = align_with(job.aligned_to, fitted, statistics, work.report)
+    manifest = msgspec.structs.replace(
+        manifest,
+        choice=record,
+        whitening=whitening_record(fitted, statistics, alignment),
+        dimension=fitted.weight.shape[1],
+        matryoshka_dimensions=(),
+        normalize=manifest.normalize if job.normalize is None else job.normalize,
+    )
+    return manifest, fitted
+
+
+def _kind(manifest: Manifest) -> str:
+    return "vectors" if manifest.input == "vectors" else "sentences"
+
+
+def _embed_corpus(job: FitJob, embedder: Embedder | None, work: Work) -> Statistics:
+    """Return the statistics of the vectors before whitening that the source's graph computes of the corpus."""
+    assert embedder is not None
+    work.report.stage(f"fitting on {job.sentences:,} sentences")
+    with work.report.bar("sentences", job.sentences) as advance:
+        statistics = fit_corpus(work.corpus, embedder, advance)
+    if not work.of_model:
+        return statistics.fitted_at(work.draft.precision)
+    if any(one.name == BUILTIN_CORPUS for one in statistics.corpus) and is_multilingual(work.model.tokenizer.json):
+        work.report.stage(
+            f"{BUILTIN_CORPUS} is English, but the model knows other scripts: add --corpus FILE in your languages"
+        )
+    return statistics
+
+
+def _choose(
+    manifest: Manifest, statistics: Statistics, job: FitJob, embedder: Embedder | None, report: Reporter
+) -> Choice | None:
+    """Choose what was left open about the whitening of a draft's vectors; None where nothing was."""
+    moments = statistics.moments
+    if job.development is not None:
+        assert embedder is not None
+        chosen = job.development, moments, job.dimension, job.shrinkage
+        return choose_by_development(*chosen, manifest, bool(job.normalize), embedder, report, job.required)
+    if not job.chooses:
+        return None
+    if manifest.pooling == "sif":  # what is left to whiten
+        moments = moments.without_components(moments.common_components(1))
+    tuned = is_tuned(manifest.source, manifest.layers)
+    other_layers_tuned = manifest.source.sentence_similarity and not tuned
+    known = manifest.input == "text"
+    return choose_by_rules(moments, job.dimension, job.shrinkage, tuned, other_layers_tuned, known)
+
+
+def warn_of_few(fitted: WhiteningMap, statistics: Statistics, report: Reporter) -> None:
+    """Warn of fewer sentences than advised for a map that whitens."""
+    n, width = statistics.moments.n, len(fitted.mean)
+    if fitted.spec is None or not fitted.spec.beta or n >= ADVISED_RATIO * width:
+        return
+    if any(source.name == BUILTIN_CORPUS for source in statistics.corpus):
+        better = "give more of them"
+    else:
+        better = f"for English, {BUILTIN_CORPUS} is better, or both together (--corpus FILE --corpus {BUILTIN_CORPUS})"
+    report.warn(
+        f"{n:,} sentences for {width} dimensions are few, {ADVISED_RATIO * width:,} or more are advised: {better}"
+    )
+
+
+def warn_of_rank(fitted: WhiteningMap, report: Reporter) -> None:
+    """Warn if more dimensions are kept than the covariance's rank; a rank of d - 1 is usual, and gets no warning."""
+    width, dimension = fitted.weight.shape
+    if dimension > fitted.rank and (dimension < width or fitted.rank < width - 1):
+        report.warn(f"only {fitted.rank} of {dimension} dimensions carry something; the others come out near 0")
+
+
+def whitening_record(
+    fitted: WhiteningMap, statistics: Statistics, alignment: AlignmentRecord | None
+) -> WhiteningRecord:
+    """Say how a map was fitted and aligned with another, and how it changes isotropy."""
+    spec = fitted.spec
+    before, after = measure_isotropy(fitted, statistics)
+    return WhiteningRecord(
+        method=spec.method if spec else "none",
+        common_components=fitted.common_components,
+        beta=spec.beta if spec else 0.0,
+        shrinkage=fitted.alpha,
+        shrinkage_estimator=spec.estimator if spec else "none",
+        eigenvalue_floor=EIGENVALUE_FLOOR,
+        rank=fitted.rank,
+        n_samples=fitted.n_samples,
+        corpus=statistics.corpus,
+        sample=len(statistics.sample.vectors),
+        isotropy_before=before,
+        isotropy_after=after,
+        alignment=alignment,
+    )
+
+
+def measure_isotropy(fitted: WhiteningMap, statistics: Statistics) -> tuple[IsotropyRecord, IsotropyRecord]:
+    """Measure the isotropy of the corpus's vectors before and after a map.
+
+    IsoScore is measured on all vectors. The average cosine is measured on all vectors before the map, where it can be
+    streamed, and on the sample after it. The partition score is measured on the sample's unit vectors, because it
+    depends on scale, which a whitening changes and cosines ignore.
+    """
+    moments, raw = statistics.moments, statistics.sample.vectors
+    white = fitted(raw.astype(np.float64))
+    covariances = moments.covariance, moments.affine(fitted.mean, fitted.weight).covariance
+    before = _isotropy(covariances[0], moments, raw)
+    return before, _isotropy(covariances[1], Moments.of(white), white)
+
+
+def _isotropy(covariance: Float64Array, moments: Moments, sample: NDArray[np.floating]) -> IsotropyRecord:
+    return IsotropyRecord(
+        iso_score=iso_score(covariance),
+        average_cosine=average_cosine(moments),
+        partition_score=partition_score(unit(sample.astype(np.float32))),
+    )
+
+
+def is_multilingual(tokenizer_json: str) -> bool:
+    """Return whether many tokens of a vocabulary, the content of `tokenizer.json`, have letters beyond Latin script."""
+    tokenizer = tokenizers.Tokenizer.from_str(tokenizer_json)
+    size = tokenizer.get_vocab_size()
+    texts = [tokenizer.decode([token], skip_special_tokens=False) for token in range(0, size, max(1, size // 8000))]
+    other = sum(any(letter.isalpha() and letter > _LAST_LATIN for letter in text) for text in texts)
+    return bool(texts) and other / len(texts) >= _OTHER_SCRIPTS

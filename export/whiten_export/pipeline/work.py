@@ -1,0 +1,110 @@
+"""Hold what the steps of an export share: the source, the whitening to fit, and what is opened once."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from whiten_export.pipeline.align import Aligned
+from whiten_export.sources.load.bundle import StoredBundle
+from whiten_export.sources.model import Source, TokenModel
+from whiten_runtime.bundle.bundle import TOKENIZER_FILE
+from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.errors import UsageError
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
+from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.loading import load_graph, load_unwhitened
+from whiten_runtime.inference.options import Prompts
+from whiten_runtime.inference.tokenizer import Tokenizer
+from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.reporter import Reporter
+from whiten_whitening.development import Development
+from whiten_whitening.maps import Shrinkage, WhiteningSpec, check_sample_count
+from whiten_whitening.statistics import Statistics
+
+UNWHITENED_GRAPH = "work/model.onnx"
+"""Graph of a model before its head, in the folder that becomes the bundle; its directory is removed before the end."""
+
+
+@dataclass(frozen=True)
+class FitJob:
+    """Says which whitening to fit, and on what."""
+
+    spec: WhiteningSpec | None  # whitening that was asked for; None to choose one, or for a sif without whitening
+    chooses: bool  # whether one is to be chosen
+    dimension: int | None  # number of dimensions to keep; None for all
+    shrinkage: Shrinkage  # shrinkage that a chosen whitening has, unless it is "none"
+    normalize: bool | None  # whether whitened vectors are divided by their norm; None for what the draft says
+    corpus: Corpus | None = None  # sentences to embed; None where there are statistics of the vectors
+    sentences: int = 0  # number of sentences or vectors to fit on
+    statistics: Statistics | None = None  # statistics that were computed before
+    development: Development | None = None  # pairs with scores, or collections, to choose by
+    aligned_to: Aligned | None = None  # bundle whose stored vectors are to stay usable
+    required: bool = False  # whether no whitening is no choice
+
+    def check_count(self, manifest: Manifest, different: int | None = None) -> str | None:
+        """Check that there are enough vectors for the whitening that was asked for; return a warning, or None.
+
+        `different` is the number of sentences that differ, where it is known.
+
+        Raises:
+            UsageError: there are too few.
+        """
+        if self.spec is None:
+            return None
+        what = "vectors" if manifest.input == "vectors" else "sentences"
+        count = self.sentences if different is None else different
+        return check_sample_count(count, manifest.unwhitened_width, self.spec, what)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an export starts from, and what its steps use."""
+
+    source: Source  # where it starts
+    draft: Manifest  # manifest before the first step; its names, lengths and prompts are final
+    job: FitJob | None  # whitening to fit; None for none
+    target: Path  # the bundle's place
+    folder: Path  # hidden folder that becomes the bundle
+    options: SessionOptions  # options of the sessions that compute vectors
+    report: Reporter  # receives stages, warnings and progress
+
+    @property
+    def of_model(self) -> bool:
+        """Return whether it starts from a model, whose graph has to be made and proven."""
+        return isinstance(self.source, TokenModel)
+
+    @property
+    def model(self) -> TokenModel:
+        """Return the model that it starts from."""
+        assert isinstance(self.source, TokenModel)
+        return self.source
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the bundle."""
+        return Tokenizer(self.folder / TOKENIZER_FILE, self.draft.max_seq_length, self.draft.truncation_side)
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The sentences to fit on, or the built-in ones."""
+        corpus = None if self.job is None else self.job.corpus
+        return corpus or Corpus((BUILTIN_CORPUS,), None, None)
+
+    @cached_property
+    def sentences(self) -> int:
+        """The number of sentences of the corpus."""
+        return self.corpus.count() if self.job is None else self.job.sentences
+
+    def embedder(self, graph: Path, value: str = UNWHITENED_OUTPUT) -> Embedder:
+        """Return what computes a value of a graph of this export for texts."""
+        prompts = Prompts.of(self.draft)
+        return load_graph(graph, self.tokenizer, self.draft.pad_token_id, self.options, value, prompts)
+
+    def unwhitened(self) -> Embedder:
+        """Return what computes the vectors before whitening for texts."""
+        if self.of_model:
+            return self.embedder(self.folder / UNWHITENED_GRAPH)
+        if isinstance(self.source, StoredBundle):
+            return load_unwhitened(self.source.path, self.options, self.source.sha256)[1]
+        raise UsageError("texts cannot be embedded by a file of vectors")
