@@ -24,6 +24,7 @@ BODIES: dict[object, tuple[type, ...]] = {
     tei.tokenize: (tei.TokenizeRequest,),
     ollama.embed: (ollama.OllamaEmbedRequest,),
     ollama.embeddings: (ollama.OllamaPromptRequest,),
+    ollama.show: (ollama.OllamaShowRequest,),
 }
 """Types of the bodies that each handler takes."""
 
