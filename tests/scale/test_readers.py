@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.cli import python
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files import records
 from whiten_runtime.files.texts import read_texts
@@ -236,6 +237,17 @@ def test_shards_of_a_row_group_decode_it_once(tmp_path: Path, monkeypatch: pytes
     assert len(column(job, 0)) == 50_000
     assert decoded == 50_000
     assert len(job.shards) == 50
+
+
+def test_a_reader_in_the_middle_of_a_group_ends_with_its_process_silently(tmp_path: Path) -> None:
+    parquet(tmp_path / "a.parquet", {"text": ["a"] * 9000}, 9000)
+    code = f"""
+from whiten_scale.parquet import row_reader
+rows, batch = next(row_reader({str(tmp_path / "a.parquet")!r}, "", "a", ("text",)).read(0, 10))
+print(rows, len(batch))
+"""
+    result = python(code, check=True)
+    assert (result.stdout, result.stderr) == ("0 10\n", "")
 
 
 def test_columns_of_any_type_are_carried(tmp_path: Path) -> None:
