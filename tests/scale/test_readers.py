@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files import records
+from whiten_runtime.files.parquet import open_parquet, parquet_batches
 from whiten_runtime.files.texts import read_texts
 from whiten_scale import parquet as whiten_parquet
 from whiten_scale.parquet import cut_rows
@@ -236,6 +237,16 @@ def test_shards_of_a_row_group_decode_it_once(tmp_path: Path, monkeypatch: pytes
     assert len(column(job, 0)) == 50_000
     assert decoded == 50_000
     assert len(job.shards) == 50
+
+
+def test_batches_can_be_left_when_modules_are_gone_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a process their reader is closed after pyarrow's names are None."""
+    with parquet(tmp_path / "a.parquet", {"text": ["a"] * 9000}, 9000).open("rb") as stream:
+        batches = parquet_batches(open_parquet(stream, "a"), "a", ["text"])
+        assert len(next(batches)) == 4096
+        with monkeypatch.context() as patched:
+            patched.setattr(pyarrow, "ArrowException", None)
+            batches.close()  # type: ignore[attr-defined]
 
 
 def test_columns_of_any_type_are_carried(tmp_path: Path) -> None:

@@ -53,10 +53,10 @@ def is_bytes(kind: Any) -> bool:
 
 def parquet_batches(file: Any, name: str, columns: list[str], groups: list[int] | None = None) -> Iterator[Any]:
     """Yield batches of the rows of some row groups; None for all."""
-    pyarrow, _ = import_parquet()
+    failure = import_parquet()[0].ArrowException  # looked up here: a generator may be closed when modules are gone
     try:
         yield from file.iter_batches(BATCH, groups, columns, use_threads=False)
-    except pyarrow.ArrowException as error:
+    except failure as error:
         raise DataError(f"{name}: cannot be read ({' '.join(str(error).split())})") from None
 
 
