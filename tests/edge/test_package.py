@@ -42,7 +42,8 @@ def test_the_entry_for_node_imports_nothing_of_browsers() -> None:
             read[name] = (CLIENT / "src" / name).read_text("utf-8")
             wanted += re.findall(r"from '\./([^']+)'", read[name])
     assert "encoder.js" in read
-    assert [name for name, text in read.items() if "onnxruntime-web" in text] == []
+    assert [name for name, text in read.items() if "import('onnxruntime-web')" in text] == []
+    assert "import('onnxruntime-web')" in (CLIENT / "src" / "web.js").read_text("utf-8")
 
 
 def test_a_tarball_installs_and_runs(golden: Path, workspace: Path, tmp_path: Path) -> None:
