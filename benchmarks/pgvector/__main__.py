@@ -80,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pgvector", description=__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--sentences", type=Path, required=True, help="one a line")
-    parser.add_argument("--stored", type=int, default=20_000)
+    parser.add_argument("--stored", type=int, default=10_000)
     parser.add_argument("--queries", type=int, default=200)
     arguments = parser.parse_args()
     texts = list(dict.fromkeys(arguments.sentences.read_text("utf-8").splitlines()))

@@ -8,7 +8,7 @@ import { join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { openWith } from './encoder.js';
 import { BundleError, UsageError, WhitenError, shown } from './errors.js';
-import { webFiles } from './web.js';
+import { webFiles } from './fetched.js';
 
 export { BundleError, ParityError, UsageError, WhitenError } from './errors.js';
 export { Encoder } from './encoder.js';
