@@ -1,6 +1,6 @@
 """Measure single texts while a server computes somebody's bulk load: `python -m benchmarks.serving.bulk BUNDLE`.
 
-A client posts 2,048 texts of about 200 tokens, and sends them again as openai-python does where it may: twice, after a
+A client posts many texts of about 200 tokens, and sends them again as openai-python does where it may: twice, after a
 status of 429 or 500 and more. From one second later on, another client posts "hello" once a second. With --before, the
 packages of another checkout are measured too, each server alone, and the chart shows both.
 """
@@ -20,7 +20,7 @@ from benchmarks.machine import made_by
 from benchmarks.serving.client import Address
 from benchmarks.serving.servers import Server, packages, whiten
 
-_TEXTS, _WORDS = 2048, 150
+_WORDS = 150
 
 
 @dataclass
@@ -46,11 +46,13 @@ def main() -> None:
     parser.add_argument("bundle", type=Path, metavar="BUNDLE")
     parser.add_argument("--texts", type=Path, required=True, help="A sentence a line.")
     parser.add_argument("--before", type=Path, help="Another checkout, to compare with.")
+    parser.add_argument("--count", type=int, default=2048, help="Texts of the bulk load.")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=200.0, help="Seconds of single texts, at least.")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("bulk.md"))
     arguments = parser.parse_args()
-    texts = long_texts([line for line in arguments.texts.read_text("utf-8").splitlines() if line.strip()])
+    sentences = [line for line in arguments.texts.read_text("utf-8").splitlines() if line.strip()]
+    texts = long_texts(sentences, arguments.count)
     command = whiten(arguments.bundle, arguments.threads, "--log", "off")
     places = {"before": arguments.before, "now": Path(__file__).parents[2]}
     runs = {}
@@ -61,16 +63,16 @@ def main() -> None:
                 runs[name] = run(server, texts, arguments.seconds)
             finally:
                 server.stop()
-    lines = [made_by("serving.bulk", f"{_TEXTS} texts, one run each"), "", *table(runs)]
+    lines = [made_by("serving.bulk", f"{len(texts)} texts, one run each"), "", *table(runs)]
     arguments.out.write_text("\n".join(lines) + "\n", "utf-8")
     print("\n".join(lines))
     draw(runs, arguments.out.with_suffix(".svg"))
 
 
-def long_texts(sentences: Sequence[str]) -> list[str]:
+def long_texts(sentences: Sequence[str], count: int) -> list[str]:
     """Return texts of about 200 tokens, made of sentences in turn; none is like another."""
     words = " ".join(sentences).split()
-    starts = np.linspace(0, len(words) - _WORDS, _TEXTS).astype(int)
+    starts = np.linspace(0, len(words) - _WORDS, count).astype(int)
     return [f"{number} {' '.join(words[start : start + _WORDS])}" for number, start in enumerate(starts)]
 
 

@@ -12,10 +12,19 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from support.bundles import copy_bundle
+from support.bundles import add_token_without_row, copy_bundle
 from support.corpus import NASTY, sentences
 from support.vectors import ROUNDING, worst
-from whiten import BundleError, Encoder, IntegrityError, TextError, TooLongError, UsageError, WhitenError
+from whiten import (
+    BundleError,
+    Encoder,
+    IntegrityError,
+    NoVectorError,
+    TextError,
+    TooLongError,
+    UsageError,
+    WhitenError,
+)
 from whiten.integrations.sentence_transformers import BundleModule, load
 from whiten_runtime.bundle.bundle import changed_client_files
 from whiten_runtime.inference.options import EncodeOptions
@@ -295,3 +304,25 @@ def test_a_model_is_not_saved_over_its_bundle_or_a_file(opened: Pair, tmp_path: 
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="is a file; name a directory"):
         model.save_pretrained(str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 1}, {"precision": "uint8"}, {"convert_to_tensor": True}])
+def test_a_text_without_a_vector_is_named_by_the_callers_index(
+    golden: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """sentence-transformers sorts the texts by length, and cuts them into batches."""
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    add_token_without_row(bundle, "<image>")
+    model, long = load(bundle), "a long text " * 20
+    with pytest.raises(NoVectorError, match=r"^texts\[1\] "):
+        model.encode([long, "see <image> here", long, "short"], **options)
+    with pytest.raises(NoVectorError, match=r"^texts\[0\] "):
+        model.encode("see <image> here", **options)
+
+
+def test_a_smaller_length_keeps_the_bound_of_characters(golden: Path) -> None:
+    with Encoder(golden / "bundle-v1", max_characters=10) as encoder:
+        model = load(encoder)
+        before = model.encode("some words and more of them")
+        model.max_seq_length = model.max_seq_length - 1
+        np.testing.assert_array_equal(model.encode("some words and more of them"), before)

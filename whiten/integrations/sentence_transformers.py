@@ -13,7 +13,7 @@ import msgspec
 from whiten.integrations import open_encoder
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, parse_manifest
 from whiten_runtime.bundle.space import with_space
-from whiten_runtime.errors import BundleError, UsageError, checked_texts, needing_package, whole_number
+from whiten_runtime.errors import BundleError, NoVectorError, UsageError, checked_texts, needing_package, whole_number
 from whiten_runtime.files.replacing import replace_file, replacing
 from whiten_runtime.inference.engine import TokenizedTexts
 from whiten_runtime.inference.options import DOCUMENT, QUERY, EncodeOptions, Prompts
@@ -98,13 +98,28 @@ class BundleTransformer(SentenceTransformer):  # type: ignore[misc]
         )
         passed |= {"normalize_embeddings": accepted.normalize}
         if accepted.quantize is None:
-            return super().encode(**passed)
+            return self._named(texts, passed)
         # sentence-transformers takes ranges from the call's texts, so that a vector would depend on its neighbours.
         plain = {"precision": "float32", "convert_to_numpy": True, "convert_to_tensor": False}
-        vectors = super().encode(**passed | plain)
+        vectors = self._named(texts, passed | plain)
         if passed.get("convert_to_numpy", True) and not passed.get("convert_to_tensor"):
             return accepted.quantize(vectors)
         return as_tensors(accepted.quantize(vectors), bool(passed.get("convert_to_tensor")) or vectors.ndim == 1)
+
+    def _named(self, texts: Any, passed: dict[str, Any]) -> Any:
+        """Embed texts; where one has no vector, find its index: sentence-transformers sorts them and cuts them up."""
+        try:
+            return super().encode(**passed)
+        except NoVectorError:
+            if isinstance(texts, str):
+                raise
+        name = next(name for name in passed if passed[name] is texts)
+        for index, text in enumerate(texts):
+            try:
+                super().encode(**passed | {name: [text], "show_progress_bar": False})
+            except NoVectorError as error:
+                raise error.moved(index) from None
+        raise BundleError("a text has no vector with others, but has one alone; run whiten verify")
 
     def set_pooling_include_prompt(self, include_prompt: bool) -> None:
         """Accept only what the bundle does: whether the tokens of a prompt are pooled is decided at export.
