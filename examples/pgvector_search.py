@@ -61,7 +61,7 @@ def nearest(db: psycopg.Connection, column: str, vector: np.ndarray, count: int 
     query = digits(vector) if column == "bit" else str(vector.tolist())
     distance = f'"{column}" {operator} %(query)s::{kind.format(len(vector))}'
     text = f"SELECT id, {distance} FROM sentences ORDER BY {distance} LIMIT {count}"
-    return db.execute(text, {"query": query}).fetchall()
+    return list(db.execute(text, {"query": query}).fetchall())
 
 
 def by_codes(db: psycopg.Connection, coder: Coder, vector: np.ndarray, count: int = 10) -> Rows:
