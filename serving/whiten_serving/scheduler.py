@@ -40,6 +40,9 @@ _INLINE_SECONDS = 0.003
 to a lane and its vectors back takes a quarter of a millisecond."""
 _SHORT, _RESERVE = 2048, 1 / 8
 """Tokens of a short request, and share of the queue's limit that short ones have besides."""
+_DOUBT = 2.0
+"""Factor by which a measured rate may be too low, after short texts alone or beside other programs: work that may be
+done in time is accepted, and measured anew."""
 _PAUSE = 0.05
 """Seconds after which a lane that could not take a batch tries again."""
 _CLOSED = "the batcher was closed before this was computed"
@@ -101,7 +104,7 @@ class Scheduler:
         tokens, left = request.tokens, request.deadline - now
         seconds = self._queue.line(request.runner).seconds_for(tokens)
         limit, why = self.max_queue_tokens, "is the limit of the queue"
-        if seconds > left * self.lanes > 0:
+        if seconds > _DOUBT * left * self.lanes > 0:
             limit, why = int(tokens * left * self.lanes / seconds), f"can be computed in the {left:.1f} s that are left"
         if tokens > limit:
             self._counters.rejected += 1
@@ -115,13 +118,13 @@ class Scheduler:
         queue = self._queue
         most = self.max_queue_tokens * (1 + _RESERVE * (tokens <= _SHORT))
         waits, allowed = queue.seconds / self.lanes, math.inf if self.max_wait is None else self.max_wait
-        if waits > min(allowed, left - seconds / self.lanes):
+        if waits > min(allowed, _DOUBT * left - seconds / self.lanes):
             waits = queue.wait_for(seconds, client) / self.lanes
         if queue.tokens + tokens > most:
             why = f"the queue has {queue.tokens} tokens (limit {self.max_queue_tokens})"
         elif waits > allowed:
             why = f"{waits:.1f} s of work go before it (limit {allowed:g} s)"
-        elif 0 < left < waits + seconds / self.lanes:
+        elif 0 < _DOUBT * left < waits + seconds / self.lanes:
             why = f"{waits:.1f} s of work go before it, and {left:.1f} s are left"
         else:
             return

@@ -455,7 +455,7 @@ def test_each_model_has_a_rate_of_its_own(opened: Opened) -> None:
     with pytest.raises(OverloadedError, match="s of work go before it"):
         lanes.submit(request_of(slow, *[[1] * 16] * 40))
     with pytest.raises(TooManyTokensError, match="can be computed in the") as error:
-        lanes.submit(request_of(slow, *[[1] * 16] * 100, deadline=time.monotonic() + 2))
+        lanes.submit(request_of(slow, *[[1] * 16] * 200, deadline=time.monotonic() + 2))
     assert 400 < error.value.limit < 1200
     for runner in (slow, fast):
         runner.open.set()
