@@ -19,7 +19,7 @@ Agreement AlignmentRecord AsyncEncoder Batcher BatcherCounters BatcherStats Bund
 ClosedError Coder Codes Corpus CorpusRecord DataError DeadlineExceededError Drift DriftMonitor EncodeArguments Encoder
 Export FileRecord IntegrityError IsotropyRecord Manifest MissingPackageError Nearest NoVectorError OverloadedError
 ParityError ParityRecord ProviderError QuantizationRecord QueuedArguments Recipe Reporter
-Source TextError TooLongError TooManyTokensError UnsafeModelError UsageError VectorWhitener WhitenError
+Source TextError TextMemory TooLongError TooManyTokensError UnsafeModelError UsageError VectorWhitener WhitenError
 Whitening WhiteningRecord WhiteningSpec __version__ export_bundle export_vectors fit_bundle refit_bundle
 """
 

@@ -83,8 +83,8 @@ class Expected:
 
     reference: str  # name of the reference
     cases: Sequence[Case]  # what is compared; the first case are the probes, which a bundle stores
-    max_tokens: int | msgspec.UnsetType = msgspec.UNSET  # number of tokens of the longest text, where it is known
     head: Head = field(default_factory=lambda: Head(None, False))  # whitening and normalisation
+    max_tokens: int | msgspec.UnsetType = msgspec.UNSET  # number of tokens of the longest text, where it is known
 
     @property
     def probes(self) -> Probes:
@@ -125,7 +125,8 @@ def compute_expected(definition: Definition, cases: Sequence[Case], report: Repo
         for case in cases
     ]
     _check_different(computed[0].expected, definition.reference.name)
-    return Expected(definition.reference.name, computed, max(len(ids) for case in cases for ids in case.ids))
+    longest = max(len(ids) for case in cases for ids in case.ids)
+    return Expected(definition.reference.name, computed, max_tokens=longest)
 
 
 def _check_different(vectors: Float64Array, name: str) -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +45,16 @@ def test_refit_on_the_same_corpus_equals_the_export(tiny_bundle: Path, corpus_fi
         assert new.space == old.space
 
 
-@pytest.mark.parametrize("moment", ["fit_statistics", "fit", "set_head"])
+@pytest.mark.parametrize("moment", ["fit.fit_corpus", "fit.fit", "export.set_head"])
 def test_a_bundle_that_is_replaced_meanwhile_is_refused(
     moment: str, golden: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its vectors before whitening were those of another network."""
-    from whiten_export.pipeline import refit
-
     bundle = copy_bundle(golden / "bundle-v1", tmp_path)
     add_unwhitened_output(bundle)
-    function = getattr(refit, moment)
+    place, _, name = moment.partition(".")
+    module = import_module(f"whiten_export.pipeline.{place}")
+    function = getattr(module, name)
 
     def replace_after(*arguments: Any, **options: Any) -> Any:
         result = function(*arguments, **options)
@@ -61,7 +62,7 @@ def test_a_bundle_that_is_replaced_meanwhile_is_refused(
         copy_bundle(golden / "bundle-v1-int8", tmp_path)
         return result
 
-    monkeypatch.setattr(refit, moment, replace_after)
+    monkeypatch.setattr(module, name, replace_after)
     out = tmp_path / "out"
     error = refused("refit", bundle, "--corpus", corpus_file, "--whitening", "pca", "--out", out, code=1)
     assert "is another bundle than" in error or "replaced or altered since" in error

@@ -66,7 +66,7 @@ class StoredBundle(Source):
         stored = [Case((), expected=probes.unwhitened, texts=probes.texts)]
         if probes.long is not None:
             stored.append(Case((), expected=probes.long.unwhitened, texts=probes.long.texts, long=True))
-        return Expected(first + _AGAIN, stored, max_tokens)
+        return Expected(first + _AGAIN, stored, max_tokens=max_tokens)
 
     def copy_files(self, folder: Path) -> None:
         """Copy the files to a folder, but for those that another whitening changes."""
