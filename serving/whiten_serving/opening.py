@@ -32,7 +32,8 @@ def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agre
 
     The memory that this took, for long texts too, is given back.
     """
-    encoder = Encoder(choice.bundle, None if settings.device is None else [parse_provider(settings.device)])
+    providers = None if settings.device is None else [parse_provider(settings.device)]
+    encoder = Encoder(choice.bundle, providers, memory_limit=settings.memory_limit or None)
     try:
         record_cuda_graphs(encoder)
         if settings.verify:

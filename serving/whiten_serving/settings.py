@@ -49,6 +49,7 @@ class Measure:
 _SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 COUNT = Measure("N", {"": 1}, "", "2048", 1, 2**40)
 SIZE = Measure("SIZE", _SIZES, "MB", "1000000, 32MB or 16MiB", 1, 2**40)
+SIZE_OR_0 = replace(SIZE, shown_in="GB", example="0, 8GB or 16GiB", least=0)
 SECONDS = Measure(
     "SECONDS",
     {"": 1, "s": 1, "ms": 0.001, "m": 60, "h": 3600},
@@ -201,6 +202,11 @@ _DEVICE = Setting(
 )
 _SOCKET_MODE = Setting("Mode of the Unix socket of `unix:PATH`, as chmod takes it.")
 _SOCKET_GROUP = Setting("Group of the Unix socket of `unix:PATH`, which may connect.", default="that of the process")
+_MEMORY_LIMIT = Setting(
+    "Memory that texts of more than 512 tokens may take at a time on the CPU; 0 for the default.",
+    SIZE_OR_0,
+    default="half of the machine's, or of the cgroup's limit",
+)
 _DRAIN = Setting(
     "After SIGTERM, go on answering for this time while /ready is 503, so that balancers stop sending.",
     SECONDS_OR_0,
@@ -226,6 +232,7 @@ class Settings(AppSettings):
     verify: Annotated[bool, Setting("Prove each bundle's parity on this machine first.", (True, False), "Process")] = (
         True
     )
+    memory_limit: Annotated[int, _MEMORY_LIMIT] = 0
     drain: Annotated[float, _DRAIN] = 5.0
     grace: Annotated[
         float, Setting("Time after the drain in which running requests may end.", SECONDS_OR_0, "Process")

@@ -18,7 +18,7 @@ from whiten_export.pipeline.recipe import Recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
-TEXTS = [*sentences(60), "", "a", "long " * 400, "Ünïcödé 日本 👩‍👧 русский", "  spaces  "]
+TEXTS = [*sentences(60), "", "a", "long " * 400, "longer " * 3000, "Ünïcödé 日本 👩‍👧 русский", "  spaces  "]
 
 
 @pytest.fixture(scope="session")
@@ -39,8 +39,9 @@ def bundles(
     checkpoint: Callable[[str], Path],
     corpus_file: Path,
     words_file: Path,
+    long_bundle: Path,
 ) -> list[Path]:
-    """Export the real checkpoint, also normalised and truncated; byte-level BPE; word vectors, plain and weighted."""
+    """Export the real checkpoint, also normalised and truncated; byte-level BPE; word vectors; long texts."""
     folder = tmp_path_factory.mktemp("for-clients")
     corpus = (str(corpus_file),)
     recipes = {
@@ -50,7 +51,11 @@ def bundles(
         "words": Recipe(str(words_file), corpus=corpus),
         "sif": Recipe(str(words_file), pooling="sif", corpus=corpus),
     }
-    return [minilm_bundle, *(export_bundle(recipe, folder / name).path for name, recipe in recipes.items())]
+    return [
+        minilm_bundle,
+        long_bundle,
+        *(export_bundle(recipe, folder / name).path for name, recipe in recipes.items()),
+    ]
 
 
 @pytest.mark.parametrize("client", ["sentence_transformers", "fastembed", "optimum"])

@@ -52,6 +52,17 @@ def test_vectors_and_proof(name: str, bundle: Bundles, client: Callable[..., Any
         assert abs(proof["minCosine"] - encoder.verify().min_cosine) <= 1e-6
 
 
+@pytest.mark.parametrize("web", [False, True], ids=["node", "web"])
+def test_texts_of_300_and_3000_tokens_have_the_vectors_of_python(
+    web: bool, long_bundle: Path, node: Callable[..., Any]
+) -> None:
+    texts = ["paper " * 100, "one stone and two rivers " * 600, "short"]
+    given = {"bundle": str(long_bundle), "options": {}, "calls": [["encode", texts]], "web": web}
+    (vectors,) = node("drive.mjs", given)
+    with Encoder(long_bundle) as encoder:
+        assert worst(vectors, encoder.encode(texts)) <= 1e-5
+
+
 @pytest.mark.parametrize(
     ("name", "method", "options"),
     [

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 SOURCE = Path(__file__).parents[3] / "examples" / "c" / "embed.c"
 HEADERS = [os.environ.get("ORT_INCLUDE", "/usr/include/onnxruntime"), "/usr/include/onnxruntime/core/session"]
-TEXTS = ["", "a", *sentences(40), "word " * 400, "Ünïcödé 日本 👩‍👧 русский"]
+TEXTS = ["", "a", *sentences(40), "word " * 400, "word " * 3000, "Ünïcödé 日本 👩‍👧 русский"]
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +56,9 @@ def lines_of(bundle: Path, length: int) -> str:
     return "".join(" ".join(map(str, tokenizer.cut(row))) + "\n" for row in tokenizer.tokenize(TEXTS))
 
 
-@pytest.mark.parametrize("kind", ["fp32", "int8"])
-def test_vectors_are_those_of_encoder(program: Path, kind: str, request: pytest.FixtureRequest) -> None:
-    bundle = request.getfixturevalue("minilm_bundle" if kind == "fp32" else "minilm_int8_bundle")
+@pytest.mark.parametrize("name", ["minilm_bundle", "minilm_int8_bundle", "long_bundle"])
+def test_vectors_are_those_of_encoder(program: Path, name: str, request: pytest.FixtureRequest) -> None:
+    bundle = request.getfixturevalue(name)
     with Encoder(bundle) as encoder:
         want = np.stack([encoder.encode(text) for text in TEXTS])
         done = run(program, bundle / MODEL_FILE, given=lines_of(bundle, encoder.max_seq_length))
