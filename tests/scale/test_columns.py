@@ -64,7 +64,7 @@ CARRIED = [
     ([1.5], F4, [2.5], F8, "double"),
     ([1], I8, [None], N, "int64"),
     ([True], pyarrow.bool_(), [None], N, "bool"),
-    ([1], pyarrow.timestamp("ms"), [2], pyarrow.timestamp("ns"), "timestamp[ns]"),
+    ([1], pyarrow.timestamp("s"), [2], pyarrow.timestamp("ms"), "timestamp[ms]"),
 ]
 
 
