@@ -17,7 +17,10 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
-LONG = {f"docs/{name}.md" for name in ("architecture", "bundle-format", "guides/integrations", "guides/javascript")}
+LONG = {
+    *("docs/architecture.md", "docs/bundle-format.md"),
+    *(f"docs/guides/{name}.md" for name in ("http-errors", "integrations", "javascript")),
+}
 """Pages that are looked up, not read."""
 
 LISTS = {"README.md", *(f"docs/{name}.md" for name in ("README", "reference/api", "reference/commands", "releasing"))}
