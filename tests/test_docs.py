@@ -17,7 +17,10 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
-LONG = {"docs/architecture.md", "docs/bundle-format.md", "docs/guides/integrations.md"}
+LONG = {
+    *("docs/architecture.md", "docs/bundle-format.md"),
+    *(f"docs/guides/{name}.md" for name in ("http-errors", "integrations", "javascript")),
+}
 """Pages that are looked up, not read."""
 
 LISTS = {"README.md", *(f"docs/{name}.md" for name in ("README", "reference/api", "reference/commands", "releasing"))}
@@ -56,9 +59,8 @@ def test_pages_are_short_and_lead_to_others() -> None:
     pages = [README, *(ROOT / "docs").rglob("*.md")]
     texts = {name_of(page): page.read_text("utf-8").partition(WRITTEN_BY_A_PROGRAM)[0] for page in pages}
     words = {name: len(text.split()) for name, text in texts.items()}
-    assert words["README.md"] <= 800
+    assert words["README.md"] <= 700
     assert {name for name, count in words.items() if count > 900} - LONG == set()
-    assert sum(words.values()) <= 40_000
     last = {name: text.rpartition("\n## ")[2].partition("\n")[0] for name, text in texts.items()}
     assert {name for name, heading in last.items() if heading != "Next"} - LONG - LISTS == set()
 

@@ -196,17 +196,18 @@ class Page:
 
 
 PAGES: Mapping[str, Page] = {
-    "guides/embedding": Page(bundles=("minilm-l0-l1",)),
+    "guides/embedding": Page(bundles=("minilm",)),
     "guides/embedding-models": Page(embedding_models),
     "guides/exporting": Page(exporting),
     "guides/kept-and-refused": Page(kept_and_refused),
     "guides/precision": Page(texts),
     "guides/refit": Page(texts, ("minilm-l0-l1",)),
-    "guides/speed": Page(bundles=("minilm-l0-l1",)),
+    "guides/speed": Page(bundles=("minilm",)),
     "guides/whitening": Page(texts),
     "guides/whitening-methods": Page(whitening_methods, ("minilm-l0-l1",)),
     "howto/api-vectors": Page(api_vectors),
     "howto/bert-on-my-corpus": Page(bert_on_my_corpus),
+    "howto/change-the-model": Page(bundles=("minilm",)),
     "howto/browser": Page(browser, programs=("node", "npm", "curl")),
     "howto/choose-layers": Page(choose_layers),
     "howto/long-documents": Page(bundles=("minilm",)),
@@ -218,7 +219,10 @@ PAGES: Mapping[str, Page] = {
     "howto/refit-keeping-an-index": Page(refit_keeping_an_index, ("minilm-l0-l1",)),
     "howto/serve": Page(bundles=("minilm",), programs=("curl",)),
     "howto/sign-a-bundle": Page(bundles=("minilm",)),
-    "howto/smaller-vectors": Page(codes, ("minilm-l0-l1",)),
+    "howto/rag": Page(bundles=("minilm",)),
+    "howto/smaller-vectors": Page(codes),
+    "howto/vectors-differ": Page(published_model),
+    "howto/windows-and-macos": Page(bundles=("minilm",)),
 }
 """By the page's name; the readers of other pages need nothing but the bundle of the README, or have it made."""
 

@@ -21,8 +21,8 @@ PEERS = ROOT / "benchmarks" / "peers"
 TABLE = (PEERS / "table.md").read_text("utf-8")
 FIGURES = json.loads((PEERS / "figures.json").read_text("utf-8"))
 README = (ROOT / "README.md").read_text("utf-8")
-SPEED, ONE, MEMORY, START = "short", "one, ms", "MB", "start, ms"
-MEASURES = {"short": SPEED, "one": ONE, "rss": MEMORY, "cold": START}
+SPEED, ONE, MEMORY, START, WORST = "short", "one, ms", "MB", "start, ms", "worst"
+MEASURES = {"short": SPEED, "long": "long", "one": ONE, "rss": MEMORY, "cold": START}
 ENGINES = {
     "whiten, int8": "whiten-int8",
     "whiten, float32": "whiten-fp32",
@@ -32,7 +32,9 @@ ENGINES = {
     "sentence-transformers, onnxruntime, float32": "st-onnx",
     "sentence-transformers, PyTorch": "st-torch",
     "sentence-transformers, PyTorch, float32": "st-torch",
+    "OpenVINO, int8": "openvino-int8",
     "OpenVINO, bfloat16": "openvino-bf16",
+    "CTranslate2, int8": "ctranslate2-int8",
     "fastembed, float32": "fastembed-fp32",
 }
 WHITEN = {"all-MiniLM-L6-v2, int8": "whiten-int8", "all-MiniLM-L6-v2, float32": "whiten-fp32"}
@@ -40,11 +42,12 @@ COLUMNS = {
     "all-MiniLM-L6-v2": ("minilm", SPEED),
     "texts/s": ("minilm", SPEED),
     "one text": ("minilm", ONE),
+    "worst cosine": ("minilm", WORST),
     "memory": ("minilm", MEMORY),
     "first vector after": ("minilm", START),
-    "all-mpnet-base-v2": ("all-mpnet-base-v2", SPEED),
+    "long texts/s": ("minilm", "long"),
 }
-OVER_PYTORCH = "over PyTorch"
+NOT_COMPARED = "–"
 NUMBER = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 
 Cells = dict[tuple[str, str, str], float]
@@ -73,6 +76,11 @@ def measured() -> Cells:
         for model, figures in models.items()
         for engine, rounds in figures.items()
         for key, name in MEASURES.items()
+    } | {
+        (model, engine, WORST): rounds["cosines"][1]
+        for model, figures in models.items()
+        for engine, rounds in figures.items()
+        if rounds.get("cosines")
     }
 
 
@@ -103,7 +111,7 @@ def test_the_table_has_the_medians(place: str, model: str, figures: Any) -> None
 
 @pytest.mark.parametrize(
     ("page", "count"),
-    [("README.md", 4), ("docs/compare.md", 9), ("docs/guides/production.md", 2), ("docs/howto/serverless.md", 2)],
+    [("README.md", 6), ("docs/compare.md", 11), ("docs/guides/production.md", 2), ("docs/howto/serverless.md", 2)],
 )
 def test_tables_of_speed(page: str, count: int) -> None:
     found = 0
@@ -113,10 +121,9 @@ def test_tables_of_speed(page: str, count: int) -> None:
             continue
         found += 1
         for column in row.keys() & COLUMNS.keys():
+            if row[column] == NOT_COMPARED:
+                continue
             model, measure = COLUMNS[column]
             cell = CELLS[model, engine, measure] / (1000 if measure == START else 1)  # milliseconds, shown as seconds
             assert differing(NUMBER.findall(row[column]), [cell]) == [], (page, engine, column)
-        if OVER_PYTORCH in row:
-            ratio = CELLS["minilm", engine, SPEED] / CELLS["minilm", "st-torch", SPEED]
-            assert differing([row[OVER_PYTORCH]], [ratio]) == [], (page, engine, OVER_PYTORCH)
     assert found == count
