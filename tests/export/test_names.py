@@ -100,7 +100,10 @@ for folder in sys.argv[1:]:
 
 def of_kind(family: Family, model_type: str, folder: Path, **changes: object) -> Path:
     """Write a checkpoint of another architecture with a family's tokenizer and sizes."""
-    made = Family(model_type, family.vocabulary, {**family.config, **changes}, family.ids, family.tokenizer_config)
+    settings = dict(family.tokenizer_config or {})
+    if family is BERT:  # transformers would look for the files of the other architecture's tokenizer
+        settings["tokenizer_class"] = "BertTokenizer"
+    made = Family(model_type, family.vocabulary, {**family.config, **changes}, family.ids, settings)
     return save_checkpoint(made, folder)
 
 

@@ -16,6 +16,7 @@ from support.corpus import sentences
 from support.families import WIDTH
 from whiten import Encoder
 from whiten_runtime.bundle.manifest import NESTED_METHODS
+from whiten_runtime.inference.options import EncodeOptions
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +125,7 @@ def test_arguments_do_what_they_do_there(
 
 
 def test_arguments_that_both_have_mean_the_same_when_left_out() -> None:
-    known = inspect.signature(Encoder.encode).parameters
+    known = {**inspect.signature(EncodeOptions.of).parameters, **inspect.signature(Encoder.encode).parameters}
     theirs = inspect.signature(SentenceTransformer.encode).parameters
     assert set(theirs) - set(known) == {"inputs", "output_value", "pool", "chunk_size", "kwargs"}
     for name in known.keys() & theirs.keys() - {"batch_size", "show_progress_bar"}:

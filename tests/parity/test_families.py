@@ -22,7 +22,7 @@ from support.corpus import NASTY, sentences
 from support.families import FAMILIES, LAYERS, MAX_LENGTH, WIDTH
 from support.graphs import additions_before_norms, default_session, fused
 from support.vectors import worst
-from whiten import Encoder, UsageError
+from whiten import Encoder, ParityError
 from whiten_export.graph.builder import HiddenStates, save_graph
 from whiten_export.graph.float16 import halve_weights
 from whiten_export.graph.head import pool_graph, set_head
@@ -234,5 +234,5 @@ def check(
 def test_constant_first_token_is_refused(checkpoint: Callable[[str, int], Path], corpus_file: Path) -> None:
     """A decoder's first token attends only to itself, and is <s> in every text."""
     recipe = Recipe(str(checkpoint("llama", WIDENED)), layers=TRACED, pooling="cls", corpus=(str(corpus_file),))
-    with pytest.raises(UsageError, match="first token never changes"):
+    with pytest.raises(ParityError, match="the pooling takes a token that never changes, as cls of a decoder"):
         export_bundle(recipe, corpus_file.with_name("bundle"))
