@@ -3,7 +3,6 @@
 import threading
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from whiten_runtime.errors import one_line
 
@@ -70,6 +69,8 @@ def _why(answer: Any, endpoint: str, seconds: float) -> str | None:
 
 def _proxy(endpoint: str) -> tuple[str, str]:
     """Return the variable that names the proxy before an address, and its host and port, which are empty for none."""
+    from urllib.request import getproxies, proxy_bypass  # takes 4 MB, which an encoder of a folder does not need
+
     address, proxies = urlsplit(endpoint), getproxies()
     kind = address.scheme if address.scheme in proxies else "all"
     proxy = "" if proxy_bypass(address.hostname or "") else proxies.get(kind, "")

@@ -65,7 +65,7 @@ def test_errors_write_no_bundle(tiny_bundle: Path, make: Callable[..., Path], ot
         ((*refit, "--stats", stats, "--column", "x"), 2, "are for --corpus"),
         ((*refit, "--stats", stats, "--max-sentences", "all"), 2, "are for --corpus"),
         ((*refit, "--corpus", BUILTIN_CORPUS, "--column", "x"), 2, "column 'x' was given without a corpus file"),
-        ((*refit, "--stats", stats, "--stats", cls), 2, "is not of this bundle's model (pooling 'cls' and 'mean')"),
+        ((*refit, "--stats", stats, "--stats", cls), 2, "is not of this bundle's model (network_sha256 '"),
         ((*refit, "--stats", tmp_path / "none"), 2, "does not exist; make it with whiten fit"),
         ((*refit, "--stats", bad), 1, "not a file of whiten fit"),
         ((*refit, "--corpus", few, "--whitening", "pca"), 2, "3 sentences cannot whiten 32 dimensions"),
