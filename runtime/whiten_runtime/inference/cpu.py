@@ -73,7 +73,7 @@ class CpuEngine(Engine):
         self._narrow = ForkSafeSession(lambda: graph.create_session(1)) if apart else self._wide
         self._wide_was_used = False
         self._memory = memory
-        self._budget = default_budget() if options.memory_limit is None else options.memory_limit
+        self._budget = options.memory_limit or (default_budget() if memory is not None else 0)
         self._longs_turn = ForkSafeLock()  # taken by the text that has all threads
         super().__init__(graph, self._session_for(_USUAL_TOKENS).get(), schedule, pad_token_id)
 

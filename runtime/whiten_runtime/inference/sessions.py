@@ -64,10 +64,7 @@ class ForkSafeSession:
 
     def trim(self, feed: Mapping[str, NDArray[Any]]) -> None:
         """Run the graph once, and give back all memory that the session's arena holds and does not use after that."""
-        try:
-            self.get().run(None, dict(feed), _shrinking())
-        except Exception as error:  # onnxruntime's exceptions share no base class
-            raise _failed(str(error)) from error
+        self.run([], feed, shrink=True)  # without names, all outputs
 
     def get(self) -> Any:
         """Return the session of this process, created if necessary."""

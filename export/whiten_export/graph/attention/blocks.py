@@ -7,13 +7,13 @@ so that the result is the same but for the order of sums (as in Rabe & Staats 20
 memory", section 2, without its division of the keys).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from whiten_export.graph.attention.find import Attention, Heads, attentions, shared_heads
+from whiten_export.graph.attention.find import Attention, attentions, shared_heads, size_of
 from whiten_export.graph.attention.masks import Visible, visible
 from whiten_export.graph.attention.nodes import Nodes, floats
 
@@ -36,7 +36,10 @@ def attend_in_blocks(model: ir.Model, longest: int) -> int:
     if longest <= SHORT:
         return 0
     graph = model.graph
-    attended = {attention: _visible(model, attention, longest) for attention in attentions(model)}
+    divisible = [attention for attention in attentions(model) if _divisible(attention)]
+    masks = dict.fromkeys(attention.masks[0] for attention in divisible)
+    understood = {mask: _visible(model, mask, longest) for mask in masks}
+    attended = {attention: understood[attention.masks[0]] for attention in divisible}
     every = sum(node.op_type == "Softmax" for node in graph)
     start = _Start(graph)
     rows = {seen: start.bias(seen) for seen in dict.fromkeys(attended.values()) if seen is not None}
@@ -50,11 +53,14 @@ def attend_in_blocks(model: ir.Model, longest: int) -> int:
     return every - replaced
 
 
-def _visible(model: ir.Model, attention: Attention, longest: int) -> Visible | None:
+def _divisible(attention: Attention) -> bool:
+    """Return whether an attention has one mask, and queries of known numbers of heads and width."""
+    return len(attention.masks) == 1 and None not in (size_of(attention.queries, axis) for axis in (1, 3))
+
+
+def _visible(model: ir.Model, mask: ir.Value, longest: int) -> Visible | None:
     """Return what a real token sees, and nothing that does not matter for its vector."""
-    if len(attention.masks) != 1 or _width(attention.queries) is None or _heads(attention.queries) is None:
-        return None
-    seen = visible(model, attention.masks[0], longest)
+    seen = visible(model, mask, longest)
     if seen is None or not seen.padding or seen.token:
         return None
     return Visible(seen.left, seen.right)
@@ -115,14 +121,14 @@ class _Operands:
 
 def _replace(graph: ir.Graph, attention: Attention, seen: Visible, start: _Start, bias: ir.Value, name: str) -> None:
     before = Nodes(graph, name)
-    shared: Heads = shared_heads(attention)
+    shared = shared_heads(attention)
     keys = shared.keys if shared.turned else before.op("Transpose", shared.keys, perm=[0, 1, 3, 2])
-    heads, width = _heads(attention.queries), _width(attention.queries)
+    heads, width = size_of(attention.queries, 1), size_of(attention.queries, 3)
     assert heads is not None
     assert width is not None
     operands = _Operands(attention.queries, keys, shared.values, heads, shared.copies, width, attention.scale)
     long, short = Nodes(graph, f"{name}.long"), Nodes(graph, f"{name}.short")
-    whole = floats(_attend(short, operands, operands.queries, keys, shared.values, bias))
+    whole = floats(_attend(short, operands, bias))
     blocks = floats(_scan(graph, long, operands, seen, start.padding, f"{name}.block"))
     result = before.choose(start.long, long.graph([], [blocks]), short.graph([], [whole]))
     context = attention.context
@@ -132,10 +138,9 @@ def _replace(graph: ir.Graph, attention: Attention, seen: Visible, start: _Start
     graph.remove(context, safe=True)
 
 
-def _attend(
-    nodes: Nodes, operands: _Operands, queries: ir.Value, keys: ir.Value, values: ir.Value, bias: ir.Value
-) -> ir.Value:
+def _attend(nodes: Nodes, operands: _Operands, bias: ir.Value) -> ir.Value:
     """Add softmax(c Q K^T + bias) V, [batch, heads, q, d]; heads that share keys are rows of one product."""
+    queries, keys = operands.queries, operands.keys
     copies, heads, width = operands.copies, operands.heads, operands.width
     groups = heads // copies
     if copies > 1:
@@ -150,16 +155,16 @@ def _attend(
         scores = nodes.op("Reshape", scores, nodes.op("Concat", nodes.integers(0, groups, -1), columns, axis=0))
     else:
         scores = nodes.op("Add", scores, bias)
-    context = nodes.op("MatMul", nodes.op("Softmax", scores, axis=-1), values)
+    context = nodes.op("MatMul", nodes.op("Softmax", scores, axis=-1), operands.values)
     return nodes.op("Reshape", context, nodes.integers(0, heads, -1, width)) if copies > 1 else context
 
 
 def _scaled(nodes: Nodes, scale: ir.Node, scores: ir.Value) -> ir.Value:
     """Add the Mul or Div of an attention to other scores."""
-    constants = [
+    inputs = [
         value if ir.convenience.get_const_tensor(value) is not None else scores for value in scale.inputs if value
     ]
-    return nodes.op(scale.op_type, *constants)
+    return nodes.op(scale.op_type, *inputs)
 
 
 def _scan(graph: ir.Graph, nodes: Nodes, operands: _Operands, seen: Visible, padding: ir.Value, name: str) -> ir.Value:
@@ -182,7 +187,7 @@ def _scan(graph: ir.Graph, nodes: Nodes, operands: _Operands, seen: Visible, pad
             _positions(body, value, axis, at) for value, axis, at in ((queries, 2, first), (keys, 3, least))
         )
         bias = _hide(body, seen, body.op("Unsqueeze", rows, body.integers(1)), columns, bias)
-    context = _attend(body, operands, queries, keys, values, bias)
+    context = _attend(body, replace(operands, queries=queries, keys=keys, values=values), bias)
     turned = body.op("Transpose", context, perm=[2, 0, 1, 3])  # [q, batch, heads, d]
     missing = body.op("Sub", body.integers(BLOCK), body.size(turned, 0))
     pads = body.op("Concat", body.integers(0, 0, 0, 0), missing, body.integers(0, 0, 0), axis=0)
@@ -200,13 +205,3 @@ def _positions(nodes: Nodes, value: ir.Value, axis: int, first: ir.Value) -> ir.
     """Add the positions of the tokens of an axis, int64 [n], counted from `first`."""
     count = nodes.op("Squeeze", nodes.size(value, axis))
     return nodes.op("Add", nodes.op("Range", nodes.integer(0), count, nodes.integer(1)), first)
-
-
-def _heads(value: ir.Value) -> int | None:
-    size = value.shape[1] if value.shape is not None and len(value.shape) == 4 else None
-    return size if isinstance(size, int) else None
-
-
-def _width(value: ir.Value) -> int | None:
-    size = value.shape[3] if value.shape is not None and len(value.shape) == 4 else None
-    return size if isinstance(size, int) else None

@@ -148,14 +148,15 @@ def _before_copies(value: ir.Value | None) -> tuple[ir.Value, int] | None:
     apart = producer(copied.inputs[0], "Unsqueeze") if copied is not None else None
     if value is None or copied is None or apart is None or apart.inputs[0] is None:
         return None
-    groups, heads = _size(apart.inputs[0], 1), _size(value, 1)
+    groups, heads = size_of(apart.inputs[0], 1), size_of(value, 1)
     shape = copied.outputs[0].shape
     if groups is None or heads is None or shape is None or len(shape) != 5 or shape[2] != heads // groups:
         return None
     return apart.inputs[0], heads // groups
 
 
-def _size(value: ir.Value, axis: int) -> int | None:
+def size_of(value: ir.Value, axis: int) -> int | None:
+    """Return the size of an axis of a value with four axes; None if it is not known."""
     size = value.shape[axis] if value.shape is not None and len(value.shape) == 4 else None
     return size if isinstance(size, int) else None
 
