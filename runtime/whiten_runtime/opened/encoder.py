@@ -400,6 +400,9 @@ class Encoder(OpenedBundle):
     def _probed(self, probes: Probes) -> tuple[Callable[[Any], NDArray[np.float32]], Any]:
         return self._engine.run, [self._tokenizer.cut(row) for row in self._tokenizer.tokenize(probes.texts)]
 
+    def _run_batch(self, items: Any) -> NDArray[np.float32]:
+        return self._engine.run_batch(items)
+
     def warmup(self) -> None:
         """Run a short and a long text, so that the next call does not pay first-time costs."""
         pad = self._bundle.manifest.pad_token_id

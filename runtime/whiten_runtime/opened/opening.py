@@ -65,6 +65,10 @@ class OpenedBundle:
         """Return the function that computes vectors of probes, and what it takes."""
         raise NotImplementedError
 
+    def _run_batch(self, items: Any) -> NDArray[np.float32]:
+        """Compute vectors of probes in one batch, padded to the longest."""
+        raise NotImplementedError
+
     def verify(self, quick: bool = False) -> Agreement:
         """Compute the bundle's probes, alone and batched, and compare them with the stored vectors of the reference.
 
@@ -81,7 +85,7 @@ class OpenedBundle:
         got, want = [batched, alone], [np.tile(probes.embeddings, (2, 1))]
         if probes.long is not None and not quick:
             _, long = self._probed(probes.long)
-            got.append(compute_long(run, items, long))
+            got.append(compute_long(self._run_batch, items, long))
             want.append(expected_long(probes))
         return compare(np.concatenate(got), np.concatenate(want))
 

@@ -24,6 +24,7 @@ from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import read_probes
 from whiten_runtime.bundle.records import TextMemory
 from whiten_runtime.inference import batching, cpu
+from whiten_runtime.inference.engine import Engine
 
 LENGTH = 1300
 
@@ -85,6 +86,24 @@ def forgetful(nodes: Nodes, seen: Visible, padding: ir.Value) -> tuple[Visible, 
     """Let tokens see padding from the second block on."""
     places = nodes.op("Range", nodes.integer(0), nodes.op("Squeeze", nodes.size(padding, 3)), nodes.integer(1))
     return seen, nodes.op("Where", nodes.op("Less", places, nodes.integer(128)), padding, nodes.number(0.0))
+
+
+def test_the_whole_check_pads_a_long_text_beside_a_short_one(
+    long_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = []
+    run = Engine.run_feed
+
+    def recorded(self: Engine, feed: Any, *rest: Any) -> Any:
+        shapes.append(feed["input_ids"].shape)
+        return run(self, feed, *rest)
+
+    monkeypatch.setattr(Engine, "run_feed", recorded)
+    with Encoder(long_bundle) as encoder:
+        encoder.verify()
+    assert shapes[-2] == (1, LENGTH)
+    assert shapes[-1][0] == 2
+    assert shapes[-1][1] >= LENGTH // 2
 
 
 @pytest.mark.parametrize(
