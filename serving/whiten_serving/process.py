@@ -12,7 +12,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,6 +49,12 @@ batch wait for the event loop: 10 % fewer texts/s of all-MiniLM-L6-v2 on two cor
 batches that requests for layer 0, whose network costs nothing, take a fifth more of the processor."""
 
 _LOG = logging.getLogger("whiten.serving")
+
+
+class _Server(uvicorn.Server):
+    """Leaves the signals to `Process`: what uvicorn does for SIGTERM has no drain, and ends with the code 143."""
+
+    capture_signals = staticmethod(nullcontext)  # type: ignore[assignment]
 
 
 def serve(settings: Settings, choices: Sequence[ModelChoice], hang_ups: Sequence[int] = ()) -> None:
@@ -97,18 +103,19 @@ class Process:
         except OSError as error:
             wanted = "a PEM file with the private key and the chain of certificates"
             raise WhitenError(f"{settings.tls}: cannot be used for TLS: {error}; wanted {wanted}") from None
-        self._server, self._hung_up, self._tls = uvicorn.Server(config), asyncio.Event(), config.ssl
-        self._tasks = {asyncio.create_task(self._reload_when_asked())}
+        self._server, self._hung_up, self._tls = _Server(config), asyncio.Event(), config.ssl
+        self._tasks: set[asyncio.Task[None]] = set()
         self._terminal = is_terminal(sys.stderr)
+        self._handle_signals()  # before the first request is answered, as whoever got an answer may stop the server
         serving = asyncio.create_task(self._server.serve([listener]))
         try:
             while not self._server.started and not serving.done():
                 await asyncio.sleep(0.01)
             if not serving.done():
-                self._handle_signals()
                 self._say_ready(address)
                 if hang_ups:
                     self._hung_up.set()
+                self._tasks.add(asyncio.create_task(self._reload_when_asked()))
             await serving
         except OSError as error:
             raise refused(error, Address.of(settings.listen)) from None
@@ -135,7 +142,7 @@ class Process:
         notify("READY=1", f"STATUS=serving on {address}")
 
     def _handle_signals(self) -> None:
-        """Take signals over from uvicorn, which stops without a drain."""
+        """Drain on SIGTERM and Ctrl-C, and reload on SIGHUP."""
         loop = asyncio.get_running_loop()
         actions: dict[str, Callable[[int], object]] = {
             "SIGTERM": self._terminate,

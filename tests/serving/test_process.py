@@ -340,6 +340,21 @@ def test_stderr_may_be_closed(tiny_bundle: Path, tmp_path: Path) -> None:
         process.kill()
 
 
+@pytest.mark.slow
+def test_sigterm_right_after_the_first_answer_ends_with_0(tiny_bundle: Path, tmp_path: Path) -> None:
+    place = tmp_path / "s"
+    server = RunningServer(tiny_bundle, "--listen", f"unix:{place}", "--drain", 0)
+    transport = httpx.HTTPTransport(uds=str(place))
+    try:
+        with httpx.Client(transport=transport, base_url="http://test") as client:
+            while not answers(client):  # without a pause: what is wrong for 10 ms is seen only so
+                assert server.process.poll() is None
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+    finally:
+        server.process.kill()
+
+
 def answers(client: httpx.Client) -> bool:
     with suppress(httpx.ConnectError):
         return client.get("/ready").status_code == 200

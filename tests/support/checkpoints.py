@@ -4,6 +4,7 @@
 """
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from safetensors.numpy import save_file
 from support.families import FAMILIES, MAX_LENGTH, Family
 
 if TYPE_CHECKING:
+    import pytest
     from transformers import PretrainedConfig, PreTrainedModel
 
 _WIDTHS = frozenset(
@@ -131,3 +133,13 @@ def write_modules(root: Path, *kinds: str, first: str = "") -> Path:
         listed.append({"idx": index, "name": str(index), "path": path, "type": name})
     write_json(root / "modules.json", listed)
     return root
+
+
+def copy_modules_to(folder: Path, monkeypatch: "pytest.MonkeyPatch") -> None:
+    """Let transformers copy a model's own code to a folder, and forget the code that was imported from another one."""
+    import transformers
+
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(folder))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
+        monkeypatch.delitem(sys.modules, name)

@@ -135,8 +135,8 @@ def _check_different(vectors: Float64Array, name: str) -> None:
     if largest and np.abs(vectors - vectors[0]).max() <= _SAME * largest:
         raise ParityError(
             f"{name} gives one vector for all {len(vectors)} probe texts, though they are different: the weights or "
-            "the tokenizer are not the model's, or the pooling takes a token that never changes, as cls of a decoder; "
-            "no bundle was written"
+            "the tokenizer are not the model's, or the pooling takes a token that never changes, as cls of a decoder "
+            "or of layer 0; no bundle was written"
         )
 
 

@@ -3,16 +3,14 @@
 import json
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import transformers
 
-from support.checkpoints import save_checkpoint, write_json
+from support.checkpoints import copy_modules_to, save_checkpoint, write_json
 from support.cli import ok, refused
 from support.families import DECODERS
 from whiten import Encoder
@@ -43,8 +41,7 @@ LAYERS = ("--layers", "1,4", "--whitening", "none")
 
 @pytest.fixture(autouse=True)
 def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    copy_modules_to(tmp_path / "modules", monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -2,16 +2,14 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import transformers
 
-from support.checkpoints import change_config, save_adapter, write_json
+from support.checkpoints import change_config, copy_modules_to, save_adapter, write_json
 from support.cli import ok, refused
 from support.hub import Hub, commit_of
 from whiten import Encoder
@@ -62,8 +60,7 @@ def test_a_network_in_place_of_its_own_code_is_told(
     assert "--trust-remote-code" in line
     assert "own code    not run: modeling_own.py" in ok("info", tmp_path / "without").stdout
     assert "modeling_own.py" in (tmp_path / "without" / "README.md").read_text("utf-8")
-    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    copy_modules_to(tmp_path / "modules", monkeypatch)
     assert warnings_of(folder, *TO_NONE, "--trust-remote-code", "--out", tmp_path / "with") == []
     assert "own code    run: modeling_own.py" in ok("info", tmp_path / "with").stdout
     assert "run: `modeling_own.py`" in (tmp_path / "with" / "README.md").read_text("utf-8")
@@ -143,8 +140,7 @@ def of_another(checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: p
     """A folder whose code for the network is in another repository, as that of nomic, GTE and jina v2 is."""
     folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "tiny"))
     add(folder, "config.json", {"AutoModel": f"{OTHER}--modeling_own.OwnModel"})
-    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    copy_modules_to(tmp_path / "modules", monkeypatch)
     return folder
 
 
