@@ -21,7 +21,7 @@ from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts, leading_width
 from whiten_serving.http.calls import Budget, Call
 from whiten_serving.http.errors import ApiError, Dialect, of_answer, of_request
-from whiten_serving.http.inputs import Inputs, decoded_bytes, parsed_body, read_body
+from whiten_serving.http.inputs import Inputs, decoded, decoded_bytes, parsed_body, read_body
 from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.settings import AppSettings
@@ -126,8 +126,8 @@ class Service:
         )
         call.received = True
         if call.reserved:
-            self.budget.reserve(call, decoded_bytes(body))
-        return parsed_body(decoder, body)
+            self.budget.reserve(call, await decoded(call, len(body), decoded_bytes, body))
+        return await decoded(call, len(body), parsed_body, decoder, body)
 
     async def embed(self, call: Call, served: ServedModel, wanted: Wanted, normalize: bool) -> NDArray[Any]:
         """Return the vectors of a request's texts, [n, k], and tell the call what they cost."""
