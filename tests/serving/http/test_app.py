@@ -1,7 +1,6 @@
 """The application around the routes: order of checks, methods, ids, own routes, starting and mounting."""
 
 import asyncio
-import time
 from typing import Any
 
 import pytest

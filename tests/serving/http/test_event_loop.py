@@ -1,4 +1,4 @@
-"""Nothing heavy runs in the event loop, whatever is sent: measured in time of the processor, the least of some tries."""
+"""Nothing heavy runs in the event loop: measured in time of the processor, the least of some tries."""
 
 import asyncio
 import time
