@@ -41,7 +41,10 @@ _ITEM = 80
 """Bytes that an item of a list takes besides what it says: a text of two letters, or an empty list, and its place."""
 
 _LONG = 1_000_000
-"""Bytes of an input from which on its texts are counted before they are decoded."""
+"""Bytes of an input from which on its texts are counted before they are decoded, and that are searched at once."""
+
+_INLINE_BYTES = 131_072
+"""Bytes that are decoded in the event loop's thread: it takes less than a millisecond, mostly much less."""
 
 _UNQUEUED = 100_000
 """Characters of a request at most on routes whose work no queue bounds: they take about a second."""
@@ -60,10 +63,23 @@ TextsOrIds = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=_EITHER)]
 """Texts, or token ids in place of texts, as a body has them; `Inputs` reads them."""
 
 
+async def decoded(call: Call, size: int, function: Callable[..., T], *arguments: Any) -> T:
+    """Return what a function decodes of so many bytes; in another thread where they are many."""
+    if size <= _INLINE_BYTES:
+        return function(*arguments)
+    return await call.shielded(asyncio.to_thread(function, *arguments))
+
+
 def decoded_bytes(body: bytes | bytearray) -> int:
     """Return how many bytes of memory a body and what is decoded of it take, at most, about."""
-    width = 1 if body.isascii() and b"\\u" not in body else 4  # a wide character widens all of its text
-    return (1 + width) * len(body) + _ITEM * body.count(b",")
+    width = 1 if body.isascii() and not _count(body, b"\\u") else 4  # a wide character widens all of its text
+    return (1 + width) * len(body) + _ITEM * _count(body, b",")
+
+
+def _count(written: bytes | bytearray, part: bytes) -> int:
+    """Return how often a part occurs. Other threads have their turn meanwhile: one search would keep them out."""
+    ends = _LONG + len(part) - 1
+    return sum(written.count(part, start, start + ends) for start in range(0, len(written), _LONG))
 
 
 async def read_body(
@@ -157,17 +173,26 @@ class Inputs:
 
     async def texts(self, call: Call, raw: msgspec.Raw, encoder: Encoder, param: str) -> list[str]:
         """Return the texts of a request. Token ids are turned back into texts in another thread."""
+        texts, ids = await decoded(call, memoryview(raw).nbytes, self._decoded, raw, param)
+        if ids:
+            self.check_total(map(len, ids), "token ids", param)
+            try:
+                texts = await self.worked(call, lambda row: _decoded_by(encoder, row), ids)
+            except UsageError as error:
+                raise ApiError("token_ids", f"{param}: {error}; send strings", param) from None
+        self.check(texts, param)
+        return texts
+
+    def _decoded(self, raw: msgspec.Raw, param: str) -> tuple[list[str], list[list[int]]]:
+        """Return the texts of an input, or else lists of token ids."""
         self._check_quotes(bytes(raw), param)
         try:
             items = parsed(_TEXTS, raw, param)
         except ApiError:
             if not _IDS_BEGIN.match(raw):
                 raise
-            texts = await self._of_ids(call, raw, encoder, param)
-        else:
-            texts = [items] if isinstance(items, str) else items
-        self.check(texts, param)
-        return texts
+            return [], self._ids(bytes(raw), param)
+        return [items] if isinstance(items, str) else items, []
 
     def check(self, texts: Sequence[str], param: str) -> None:
         """Check texts."""
@@ -190,13 +215,13 @@ class Inputs:
         """Check the length of all texts together, on routes whose work no queue bounds."""
         total = sum(lengths)
         if total > _UNQUEUED:
-            message = f"{param} has {total} {what}; the limit is {_UNQUEUED}: send it in parts"
+            message = f"{param} has more than {_UNQUEUED} {what}, which is the limit: send it in parts"
             raise ApiError("text_too_long", message, param)
 
     def _check_quotes(self, written: bytes, param: str) -> None:
         """Check the number of texts of a long input before they take ten times its memory."""
         if len(written) > _LONG:
-            self._check_count((written.count(b'"') - written.count(rb"\"")) // 2, param)
+            self._check_count((_count(written, b'"') - _count(written, rb"\"")) // 2, param)
 
     def _check_count(self, count: int, param: str) -> None:
         most = self._settings.max_texts
@@ -204,22 +229,19 @@ class Inputs:
             message = f"{param} has {count} texts; the limit is {most}: send several requests"
             raise ApiError("too_many_texts", message, param)
 
-    async def _of_ids(self, call: Call, raw: msgspec.Raw, encoder: Encoder, param: str) -> list[str]:
+    def _ids(self, written: bytes, param: str) -> list[list[int]]:
         if self._settings.token_ids == "reject":
             raise ApiError("token_ids", _REMEDY, param)
-        self._check_count(bytes(raw).count(b"[") - 1, param)
-        rows: list[Any] = parsed(_IDS, raw, param)
+        lists = _count(written, b"[") - 1
+        self._check_count(lists, param)
+        self.check_total([_count(written, b",") - lists], "token ids", param)  # or more, before they take their memory
+        rows: list[Any] = parsed(_IDS, written, param)
         if type(rows[0]) is int:
             rows = [rows]
         if not all(isinstance(row, list) and all(type(one) is int for one in row) for row in rows):
             message = f"{param}: expected texts alone, or lists of token ids alone"
             raise ApiError("invalid_type", message, param)
-        self._check_count(len(rows), param)
-        self.check_total(map(len, rows), "token ids", param)
-        try:
-            return await self.worked(call, lambda ids: _decoded_by(encoder, ids), rows)
-        except UsageError as error:
-            raise ApiError("token_ids", f"{param}: {error}; send strings", param) from None
+        return rows
 
 
 def _decoded_by(encoder: Encoder, ids: list[int]) -> str:

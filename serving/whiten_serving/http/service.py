@@ -21,7 +21,7 @@ from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts, leading_width
 from whiten_serving.http.calls import Budget, Call
 from whiten_serving.http.errors import ApiError, Dialect, of_answer, of_request
-from whiten_serving.http.inputs import Inputs, decoded_bytes, parsed_body, read_body
+from whiten_serving.http.inputs import Inputs, decoded, decoded_bytes, parsed_body, read_body
 from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.settings import AppSettings
@@ -126,8 +126,8 @@ class Service:
         )
         call.received = True
         if call.reserved:
-            self.budget.reserve(call, decoded_bytes(body))
-        return parsed_body(decoder, body)
+            self.budget.reserve(call, await decoded(call, len(body), decoded_bytes, body))
+        return await decoded(call, len(body), parsed_body, decoder, body)
 
     async def embed(self, call: Call, served: ServedModel, wanted: Wanted, normalize: bool) -> NDArray[Any]:
         """Return the vectors of a request's texts, [n, k], and tell the call what they cost."""
@@ -166,8 +166,8 @@ async def _computed(call: Call, served: ServedModel, wanted: Wanted, options: di
         raise of_request(error) from error
     request.deadline, request.client = call.deadline, call.key
     call.tokenize_seconds = time.monotonic() - begun
-    call.tokens, call.truncated = request.asked_tokens, request.texts.truncated
-    if call.truncated and wanted.side not in (None, served.manifest.truncation_side):
+    call.tokens, truncated = request.asked_tokens, request.texts.truncated
+    if truncated and wanted.side not in (None, served.manifest.truncation_side):
         side = served.manifest.truncation_side
         message = f"a text is too long, and this model cuts texts on the {side}; send shorter texts, or leave it out"
         raise ApiError("unsupported_value", message, "truncation_direction")
@@ -175,13 +175,15 @@ async def _computed(call: Call, served: ServedModel, wanted: Wanted, options: di
         message = f"a text has more than num_ctx, {wanted.context}, tokens; send shorter texts, or leave num_ctx out"
         raise ApiError("context_length_exceeded", message, "num_ctx")
     try:
-        return await served.queue.answer(request)
+        vectors = await served.queue.answer(request)
     except Exception as error:
         raise of_answer(error) from error
     finally:
         if request.started:
             call.queue_seconds = request.started - request.submitted
             call.run_seconds = max(request.ended - request.started, 0.0)
+    call.truncated = truncated  # what is refused is not answered with cut texts
+    return vectors
 
 
 def _prompt(served: ServedModel, wanted: Wanted) -> dict[str, str | None]:

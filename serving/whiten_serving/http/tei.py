@@ -1,6 +1,7 @@
 """Answer the routes of text-embeddings-inference (TEI), as huggingface_hub and SageMaker ask them."""
 
 import asyncio
+import re
 from enum import Enum
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from starlette.responses import Response
 from whiten_runtime.errors import NoVectorError
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
-from whiten_serving.http.inputs import TextsOrIds, parsed
+from whiten_serving.http.inputs import TextsOrIds, decoded, parsed
 from whiten_serving.http.metrics import version
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Service, Wanted, answer, json_of, rows_of
@@ -88,6 +89,8 @@ _SIMILARITY = msgspec.json.Decoder(SimilarityRequest)
 _SIMILARITY_INPUT = msgspec.json.Decoder(SimilarityInput)
 _TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
 
+_OBJECT_BEGINS = re.compile(rb"\s*\{")
+
 
 async def embed(service: Service, request: Request, call: Call) -> Response:
     return await _embed(service, request, call, await service.parsed(request, call, _EMBED))
@@ -100,9 +103,11 @@ async def similarity(service: Service, request: Request, call: Call) -> Response
 
 async def root(service: Service, request: Request, call: Call) -> Response:
     asked = await service.parsed(request, call, _EMBED)
-    if not bytes(asked.inputs).lstrip().startswith(b"{"):
+    if not _OBJECT_BEGINS.match(asked.inputs):
         return await _embed(service, request, call, asked)
-    return await _similarity(service, request, call, asked, parsed(_SIMILARITY_INPUT, asked.inputs, "inputs"))
+    size = memoryview(asked.inputs).nbytes
+    inputs = await decoded(call, size, parsed, _SIMILARITY_INPUT, asked.inputs, "inputs")
+    return await _similarity(service, request, call, asked, inputs)
 
 
 async def _embed(service: Service, request: Request, call: Call, asked: EmbedRequest) -> Response:

@@ -1,7 +1,6 @@
 """The application around the routes: order of checks, methods, ids, own routes, starting and mounting."""
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -199,38 +198,3 @@ def test_a_lifespan_passes_through(app: Any) -> None:
         return sent
 
     assert asyncio.run(main()) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
-
-
-MANY = [f"text {number}" for number in range(2048)]
-HEAVY: dict[str, Any] = {
-    "/v1/embeddings": {"input": MANY},
-    "/embed": {"inputs": MANY},
-    "/api/embed": {"input": MANY},
-    "/similarity": {"inputs": {"source_sentence": "a", "sentences": MANY[1:]}},
-    "/tokenize": {"inputs": ["word " * 100] * 60},
-    "/api/show": {"model": "tiny"},
-    "/metrics": None,
-    "/info": None,
-    "/v1/models": None,
-}
-
-
-@pytest.mark.parametrize("path", HEAVY)
-def test_nothing_holds_the_event_loop(app: Any, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measured in time of the processor, the least of some tries: other processes do not count."""
-    longest, run = [0.0], asyncio.Handle._run
-
-    def measured(handle: asyncio.Handle) -> None:
-        begun = time.thread_time()
-        run(handle)
-        longest[0] = max(longest[0], time.thread_time() - begun)
-
-    monkeypatch.setattr(asyncio.Handle, "_run", measured)
-    found = []
-    for _ in range(5):
-        longest[0] = 0.0
-        body = HEAVY[path]
-        answer = asked(app, "GET" if body is None else "POST", path, body)
-        assert answer.status == 200
-        found.append(longest[0])
-    assert min(found) < 0.005, found

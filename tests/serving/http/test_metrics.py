@@ -57,6 +57,32 @@ def test_requests_are_counted(app: Any) -> None:
     assert value(found, "whiten_run_seconds_sum", model="tiny") > 0
 
 
+LONG = "word " * 300
+SENTENCES = {"source_sentence": LONG, "sentences": ["a", LONG, LONG]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "cut"),
+    [
+        ("/v1/embeddings", {"input": [LONG, "a", LONG]}, 200, 2),
+        ("/v1/embeddings", {"input": LONG, "truncate": "END", "dimensions": 5}, 200, 1),
+        ("/embed", {"inputs": ["a", LONG], "truncate": True, "truncation_direction": "Right"}, 200, 1),
+        ("/similarity", {"inputs": SENTENCES}, 200, 3),
+        ("/api/embed", {"input": [LONG, "a"], "options": {"num_ctx": 4096}}, 200, 1),
+        ("/api/embeddings", {"prompt": "x" * 200_000}, 200, 1),
+        ("/api/embed", {"input": "a", "options": {"num_ctx": 8}}, 200, 0),
+        ("/api/embed", {"input": LONG, "options": {"num_ctx": 8}}, 400, 0),
+        ("/embed", {"inputs": LONG, "truncate": False}, 422, 0),
+        ("/embed", {"inputs": LONG, "truncation_direction": "Left"}, 422, 0),
+    ],
+)
+def test_texts_that_are_cut_are_counted(app: Any, path: str, body: Any, status: int, cut: int) -> None:
+    answer = asked(app, "POST", path, body)
+    assert (answer.status, int(answer.headers.get("x-whiten-truncated", 0))) == (status, cut)
+    found = read(asked(app, "GET", "/metrics").body)
+    assert found.get(("whiten_truncated_total", frozenset({("model", "tiny")})), 0) == cut
+
+
 def test_what_is_served_and_its_state(served: AsyncEncoder) -> None:
     model = ServedModel("tiny", served._queue, parity=0.99999)
     service = Service(Models([model]), AppSettings())
