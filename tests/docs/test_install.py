@@ -26,12 +26,6 @@ def test_torch_is_the_version_of_the_constraints(page: str) -> None:
     assert set(re.findall(r"torch==([\d.]+)", (ROOT / page).read_text("utf-8"))) == {pinned}
 
 
-def test_the_readme_rounds_the_sizes_of_the_table() -> None:
-    readme, sizes = (ROOT / "README.md").read_text("utf-8"), on_the_page()
-    assert f"downloads {sizes['.[quickstart]'] / 1000:.0f} GB" in readme
-    assert f"{sizes['.']} MB are enough" in readme
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="the column is Linux x86-64's")
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the table is Python 3.11's")
