@@ -7,14 +7,13 @@ each figure, with ` ; ` between the cells. A page may round a cell, and may say 
   the first line that holds some words. `[2]` behind it is the second number in the cell;
 - `"words {} words"`: the number in a sentence of the file.
 
-Cells may be combined: `a ÷ b`, `a − b`, and `a × 0.001` for another unit.
+Cells may be combined: `a ÷ b`, `a minus b`, and `a times 0.001` for another unit.
 """
 
 import csv
 import json
 import re
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 import pytest
@@ -57,13 +56,15 @@ def half_a_unit(figure: str) -> float:
 
 def computed(text: str, cells: str) -> float:
     """Return the value of a cell of a file, or of two that are combined."""
-    for sign in ("×", "÷", "−"):
+    if cells.startswith('"') and cells.endswith('"'):
+        return sentence_of(text, cells[1:-1])
+    for sign in ("times", "÷", "minus"):
         first, found, second = cells.partition(f" {sign} ")
         if found:
             left = computed(text, first)
-            right = float(second) if sign == "×" else computed(text, second)
-            return {"÷": left / right, "−": left - right, "×": left * right}[sign]
-    return sentence_of(text, cells[1:-1]) if cells.startswith('"') else cell_of(text, cells)
+            right = float(second) if sign == "times" else computed(text, second)
+            return {"÷": left / right, "minus": left - right, "times": left * right}[sign]
+    return cell_of(text, cells)
 
 
 def sentence_of(text: str, words: str) -> float:

@@ -20,7 +20,7 @@ def on_the_page() -> dict[str, int]:
     return {extra: int(size.replace(",", "")) for extra, size in ON_LINUX.findall(INSTALL)}
 
 
-@pytest.mark.parametrize("page", ["docs/install.md", "docs/howto/offline.md"])
+@pytest.mark.parametrize("page", ["docs/install.md", "docs/howto/networks.md"])
 def test_torch_is_the_version_of_the_constraints(page: str) -> None:
     (pinned,) = re.findall(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
     assert set(re.findall(r"torch==([\d.]+)", (ROOT / page).read_text("utf-8"))) == {pinned}
