@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from support.charts import bundle, search, speed, terminal
+from support.charts import bundle, lengths, search, shutdown, speed, terminal
 
 ROOT = Path(__file__).parents[3]
 IMAGES = ROOT / "docs" / "images"
@@ -17,5 +17,7 @@ def pictures() -> Mapping[str, str]:
         "bundle.svg": bundle.draw(),
         "bytes.svg": search.by_bytes(retrieval),
         "layers.svg": search.by_layer(retrieval),
+        "lengths.svg": lengths.draw((ROOT / "benchmarks" / "long_texts" / "table.md").read_text("utf-8")),
+        "shutdown.svg": shutdown.draw(),
         "terminal.svg": terminal.draw((ROOT / "docs" / "start.md").read_text("utf-8")),
     }
