@@ -19,7 +19,7 @@ PAGES = [README, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md")), 
 
 LONG = {
     *("docs/architecture.md", "docs/bundle-format.md"),
-    *(f"docs/guides/{name}.md" for name in ("http-errors", "integrations", "javascript")),
+    *(f"docs/guides/{name}.md" for name in ("http", "integrations", "javascript")),
 }
 """Pages that are looked up, not read."""
 
@@ -60,7 +60,7 @@ def test_pages_are_short_and_lead_to_others() -> None:
     texts = {name_of(page): page.read_text("utf-8").partition(WRITTEN_BY_A_PROGRAM)[0] for page in pages}
     words = {name: len(text.split()) for name, text in texts.items()}
     assert words["README.md"] <= 700
-    assert {name for name, count in words.items() if count > 900} - LONG == set()
+    assert {name for name, count in words.items() if count > 1300} - LONG == set()
     last = {name: text.rpartition("\n## ")[2].partition("\n")[0] for name, text in texts.items()}
     assert {name for name, heading in last.items() if heading != "Next"} - LONG - LISTS == set()
 

@@ -36,9 +36,10 @@ def write_lines(path: Path, texts: Sequence[str]) -> None:
 
 
 def bert_on_my_corpus(folder: Path, hub: Path) -> None:
-    """Write texts from before and after the export, and a small random BERT of twelve blocks in the hub's cache."""
+    """Write texts from before and after the export, pairs, and a small random BERT in the cache of the hub."""
     from support.checkpoints import save_checkpoint
 
+    choose_layers(folder, hub)
     save_checkpoint("bert", make_snapshot(hub, "google-bert/bert-base-uncased"), num_hidden_layers=12)
     write_table(folder / "mine.csv", "body", everyday(1000))
     write_table(folder / "later.csv", "body", everyday(300, 1))
@@ -83,15 +84,17 @@ def write_collection(folder: Path, split: str) -> None:
     write_lines(folder / "qrels" / f"{split}.tsv", ["query-id\tcorpus-id\tscore", *judgements])
 
 
-def whitening_methods(folder: Path, hub: Path) -> None:
+def whitening(folder: Path, hub: Path) -> None:
     """Write pairs with scores, a collection in BEIR's layout, and texts."""
+    texts(folder, hub)
     choose_layers(folder, hub)
     write_collection(folder / "cranfield", "dev")
     write_lines(folder / "texts.txt", everyday(1600))
 
 
-def refit_keeping_an_index(folder: Path, hub: Path) -> None:
-    """Write the texts of an index, and others of today."""
+def refit(folder: Path, hub: Path) -> None:
+    """Write the texts of an index, others of today, and a corpus in two parts."""
+    texts(folder, hub)
     write_lines(folder / "indexed.txt", everyday(600))
     write_lines(folder / "today.txt", [text for kind, text in builtin_sentences() if kind in ("headline", "news")])
 
@@ -197,26 +200,21 @@ class Page:
 
 PAGES: Mapping[str, Page] = {
     "guides/embedding": Page(bundles=("minilm",)),
-    "guides/embedding-models": Page(embedding_models),
     "guides/exporting": Page(exporting),
     "guides/kept-and-refused": Page(kept_and_refused),
-    "guides/precision": Page(texts),
-    "guides/refit": Page(texts, ("minilm-l0-l1",)),
-    "guides/speed": Page(bundles=("minilm",)),
-    "guides/whitening": Page(texts),
-    "guides/whitening-methods": Page(whitening_methods, ("minilm-l0-l1",)),
+    "guides/precision": Page(bundles=("minilm",)),
+    "guides/refit": Page(refit, ("minilm-l0-l1",)),
+    "guides/whitening": Page(whitening, ("minilm-l0-l1",)),
     "howto/api-vectors": Page(api_vectors),
     "howto/bert-on-my-corpus": Page(bert_on_my_corpus),
     "howto/change-the-model": Page(bundles=("minilm",)),
     "howto/browser": Page(browser, programs=("node", "npm", "curl")),
-    "howto/choose-layers": Page(choose_layers),
     "howto/long-documents": Page(bundles=("minilm",)),
     "howto/measure-search": Page(measure_search),
     "howto/migrate": Page(published_model),
     "howto/million-documents": Page(million_documents, ("minilm",)),
     "howto/other-languages": Page(bundles=("minilm",)),
-    "howto/published-model": Page(published_model),
-    "howto/refit-keeping-an-index": Page(refit_keeping_an_index, ("minilm-l0-l1",)),
+    "howto/published-model": Page(embedding_models),
     "howto/serve": Page(bundles=("minilm",), programs=("curl",)),
     "howto/sign-a-bundle": Page(bundles=("minilm",)),
     "howto/rag": Page(bundles=("minilm",)),

@@ -1,97 +1,47 @@
-"""Compare the tables of speed and memory in README.md and in three pages with the figures of benchmarks/peers.
+"""Compare every measured figure on the pages with the cell of a table that it was taken from.
 
-A page may round a median, and may say nothing else. Looked at is, on the processor that the README names
-("2 threads of an AMD EPYC with VNNI"), each row whose first cell is in `ENGINES` or `WHITEN`, by the heads of the
-columns in `COLUMNS`.
+`figures.tsv` lists them: a page; words of that page, with the figures in braces; a file; and a cell of the file for
+each figure, with ` ; ` between the cells. A page may round a cell, and may say nothing else. A cell is one of
+
+- `row > column` of a table: how the row begins, and the head of the column or `#` and its number, after ` >> ` below
+  the first line that holds some words. `[2]` behind it is the second number in the cell;
+- `"words {} words"`: the number in a sentence of the file.
+
+Cells may be combined: `a ÷ b`, `a minus b`, and `a times 0.001` for another unit.
 """
 
+import csv
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from benchmarks.peers.__main__ import table
 
 ROOT = Path(__file__).parents[2]
+LIST = Path(__file__).with_name("figures.tsv")
 PEERS = ROOT / "benchmarks" / "peers"
-TABLE = (PEERS / "table.md").read_text("utf-8")
 FIGURES = json.loads((PEERS / "figures.json").read_text("utf-8"))
-README = (ROOT / "README.md").read_text("utf-8")
-SPEED, ONE, MEMORY, START, WORST = "short", "one, ms", "MB", "start, ms", "worst"
-MEASURES = {"short": SPEED, "long": "long", "one": ONE, "rss": MEMORY, "cold": START}
-ENGINES = {
-    "whiten, int8": "whiten-int8",
-    "whiten, float32": "whiten-fp32",
-    "whiten, `--layers 0`": "whiten-layer0",
-    "model2vec, the same table": "model2vec-layer0",
-    "sentence-transformers, onnxruntime, int8": "st-onnx-int8",
-    "sentence-transformers, onnxruntime, float32": "st-onnx",
-    "sentence-transformers, PyTorch": "st-torch",
-    "sentence-transformers, PyTorch, float32": "st-torch",
-    "OpenVINO, int8": "openvino-int8",
-    "OpenVINO, bfloat16": "openvino-bf16",
-    "CTranslate2, int8": "ctranslate2-int8",
-    "fastembed, float32": "fastembed-fp32",
-}
-WHITEN = {"all-MiniLM-L6-v2, int8": "whiten-int8", "all-MiniLM-L6-v2, float32": "whiten-fp32"}
-COLUMNS = {
-    "all-MiniLM-L6-v2": ("minilm", SPEED),
-    "texts/s": ("minilm", SPEED),
-    "one text": ("minilm", ONE),
-    "worst cosine": ("minilm", WORST),
-    "memory": ("minilm", MEMORY),
-    "first vector after": ("minilm", START),
-    "long texts/s": ("minilm", "long"),
-}
-NOT_COMPARED = "–"
-NUMBER = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
-
-Cells = dict[tuple[str, str, str], float]
+NUMBER = re.compile(r"(?<![\w.,])-?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:e-?\d+)?(?![\d.]*\w)")
+BRACES = re.compile(r"\{([^}]*)\}")
 
 
-def rows_of(text: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of the tables of a page, by the heads of their columns."""
-    heads: list[str] = []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if not line.startswith("|"):
-            heads = []
-        elif not heads:
-            heads = cells
-        elif not set(line) <= set("|-: "):
-            yield dict(zip(heads, cells, strict=True))
+class Entry(NamedTuple):
+    """Figures of one sentence or row of a page, and where they come from."""
+
+    page: str
+    words: str  # with each figure in braces
+    file: str
+    cells: str  # one for each figure, separated by " ; "
 
 
-def measured() -> Cells:
-    """Return the medians of the README's processor, by model, engine and column."""
-    named = re.search(r"2 threads of an? (.+?) with (\w+)", README)
-    assert named, "the README names the processor of its table: 2 threads of an AMD EPYC with VNNI"
-    (models,) = [models for place, models in FIGURES.items() if f"of {named[1]} (" in place and named[2] in place]
-    return {
-        (model, engine, name): median(rounds[key])
-        for model, figures in models.items()
-        for engine, rounds in figures.items()
-        for key, name in MEASURES.items()
-    } | {
-        (model, engine, WORST): rounds["cosines"][1]
-        for model, figures in models.items()
-        for engine, rounds in figures.items()
-        if rounds.get("cosines")
-    }
-
-
-CELLS = measured()
-
-
-def differing(shown: list[str], cells: list[float]) -> list[tuple[str, float]]:
-    """Return the figures of a page that are not their cell, rounded to the decimals that are shown."""
-    assert len(shown) == len(cells), f"{shown} beside {cells}"
-    pairs = zip(shown, cells, strict=True)
-    return [(figure, cell) for figure, cell in pairs if abs(value(figure) - cell) > half_a_unit(figure) * 1.001]
+def entries() -> list[Entry]:
+    with LIST.open(encoding="utf-8", newline="") as file:
+        head, *rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+    assert tuple(head) == Entry._fields
+    return [Entry(*row) for row in rows]
 
 
 def value(figure: str) -> float:
@@ -99,31 +49,71 @@ def value(figure: str) -> float:
 
 
 def half_a_unit(figure: str) -> float:
-    return 0.5 * 10.0 ** -len(figure.partition(".")[2])
+    """Return half of the last digit of a figure: .05 of 1.5, 5e-8 of 2e-7."""
+    digits, _, exponent = figure.partition("e")
+    return 0.5 * 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2]))
+
+
+def computed(text: str, cells: str) -> float:
+    """Return the value of a cell of a file, or of two that are combined."""
+    if cells.startswith('"') and cells.endswith('"'):
+        return sentence_of(text, cells[1:-1])
+    for sign in ("times", "÷", "minus"):
+        first, found, second = cells.partition(f" {sign} ")
+        if found:
+            left = computed(text, first)
+            right = float(second) if sign == "times" else computed(text, second)
+            return {"÷": left / right, "minus": left - right, "times": left * right}[sign]
+    return cell_of(text, cells)
+
+
+def sentence_of(text: str, words: str) -> float:
+    """Return the number at the braces in words of a file."""
+    before, after = map(re.escape, words.split("{}"))
+    found = re.search(f"{before}({NUMBER.pattern}){after}", text)
+    assert found, f"the file has no {words!r}"
+    return value(found[1])
+
+
+def cell_of(text: str, path: str) -> float:
+    """Return a number of a cell of a table."""
+    *section, place = path.split(" >> ")
+    for words in section:
+        _, found, text = text.partition(words)
+        assert found, f"the file has no {words!r}"
+    row, _, column = place.rpartition(" > ")
+    column, _, number = column.removesuffix("]").partition("[")
+    heads: list[str] = []
+    for line in text.splitlines():
+        columns = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if not line.startswith("|"):
+            heads = []
+        elif not heads:
+            heads = columns
+        elif line.strip("|* ").startswith(row):
+            index = int(column[1:]) - 1 if column.startswith("#") else heads.index(column)
+            return value(NUMBER.findall(columns[index])[int(number or 1) - 1])
+    raise AssertionError(f"the file has no row {row!r} of a table")
+
+
+@pytest.mark.parametrize("page", sorted({entry.page for entry in entries()}))
+def test_each_figure_is_its_cell(page: str) -> None:
+    text = " ".join((ROOT / page).read_text("utf-8").split())
+    for entry in (entry for entry in entries() if entry.page == page):
+        assert " ".join(BRACES.sub(r"\1", entry.words).split()) in text, (
+            f"{page} does not say so; mend {LIST.name}, or the page"
+        )
+        figures, cells = BRACES.findall(entry.words), entry.cells.split(" ; ")
+        assert len(figures) == len(cells), entry.words
+        source = (ROOT / entry.file).read_text("utf-8")
+        for figure, cell in zip(figures, cells, strict=True):
+            measured = computed(source, cell)
+            difference = abs(abs(value(figure)) - abs(measured))
+            assert difference <= half_a_unit(figure) * 1.001, f"{figure} in {entry.words!r}: {cell} is {measured}"
 
 
 @pytest.mark.parametrize(
     ("place", "model", "figures"), [(place, *row) for place, models in FIGURES.items() for row in models.items()]
 )
-def test_the_table_has_the_medians(place: str, model: str, figures: Any) -> None:
-    assert table(place, model, figures) in TABLE
-
-
-@pytest.mark.parametrize(
-    ("page", "count"),
-    [("README.md", 6), ("docs/compare.md", 11), ("docs/guides/production.md", 2), ("docs/howto/serverless.md", 2)],
-)
-def test_tables_of_speed(page: str, count: int) -> None:
-    found = 0
-    for row in rows_of((ROOT / page).read_text("utf-8")):
-        engine = (ENGINES | WHITEN).get(next(iter(row.values())))
-        if engine is None:
-            continue
-        found += 1
-        for column in row.keys() & COLUMNS.keys():
-            if row[column] == NOT_COMPARED:
-                continue
-            model, measure = COLUMNS[column]
-            cell = CELLS[model, engine, measure] / (1000 if measure == START else 1)  # milliseconds, shown as seconds
-            assert differing(NUMBER.findall(row[column]), [cell]) == [], (page, engine, column)
-    assert found == count
+def test_the_table_of_engines_has_the_medians(place: str, model: str, figures: Any) -> None:
+    assert table(place, model, figures) in (PEERS / "table.md").read_text("utf-8")

@@ -37,9 +37,7 @@ ELSEWHERE: Mapping[str, str] = {
     "edge": "tests/edge, tests/examples",
     "evaluation": "commands of other pages, on data of their reader",
     "reference/commands": "settings of shells",
-    "guides/clusters": "tests/scale/test_guide.py",
     "guides/http": "tests/serving/http/test_guide.py",
-    "guides/hub": "needs a repository of the reader; tests/runtime/hub",
     "guides/integrations": "tests/clients",
     "guides/javascript": "tests/edge",
     "guides/page": "tests/serving/page",
@@ -47,7 +45,6 @@ ELSEWHERE: Mapping[str, str] = {
     "guides/services": "tests/serving/test_guide.py",
     "install": "makes an environment, as .ci/run",
     "releasing": "publishes",
-    "layers": "commands of other pages, on data of their reader",
     "scale": "tests/scale/test_guide.py",
 }
 """Pages whose commands are not run as they are written, and where they are tested or why they are not."""

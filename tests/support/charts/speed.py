@@ -1,11 +1,8 @@
-"""Draw the chart of speed of the README from the table of engines: `python tests/support/chart.py`."""
+"""Draw texts a second of each engine, from the table of engines."""
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-CHART = ROOT / "docs" / "images" / "speed.svg"
-TABLE = ROOT / "benchmarks" / "peers" / "table.md"
+from support.charts.svg import bar, label, picture
 
 ENGINES = {
     "whiten-int8": "whiten, int8",
@@ -22,13 +19,7 @@ ENGINES = {
 }
 """Names of the engines in the chart by those in the table."""
 
-_WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 740, 310, 190, 24, 40
-_STYLE = (
-    "text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;font-size:13px;fill:#1d2733}"
-    ".title{font-weight:600}.ground{fill:#fbfcfd;stroke:#8b98a5;stroke-opacity:.4}.own{fill:#1f6f9f}.other{fill:#b4bfca}"
-    "@media (prefers-color-scheme:dark){.ground{fill:#1a212b;stroke:#738191}text{fill:#e6ebf1}.own{fill:#69b7e4}"
-    ".other{fill:#4d5a68}}"
-)
+_WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 740, 300, 205, 24, 40
 
 
 def speeds(table: str) -> dict[str, float]:
@@ -49,27 +40,15 @@ def draw(table: str) -> str:
     """Return the chart of a table as SVG, the fastest engine first."""
     worst = worst_cosines(table)
     figures = sorted(speeds(table).items(), key=lambda row: -row[1])
-    height = _TOP + _ROW * len(figures) + 14
     title = "Short texts a second: all-MiniLM-L6-v2, 2 threads of an AMD EPYC"
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" role="img">',
-        f"<title>{title}</title>",
-        f"<style>{_STYLE}</style>",
-        f'<rect x=".5" y=".5" width="{_WIDTH - 1}" height="{height - 1}" rx="10" class="ground"/>',
-        f'<text x="16" y="25" class="title">{title}</text>',
-    ]
+    elements = [label(16, 25, title, "title")]
     for number, (name, speed) in enumerate(figures):
         y = _TOP + _ROW * number
         length = (_WIDTH - _LEFT - _RIGHT) * speed / figures[0][1]
         exactness = f" (worst cosine {worst[name]})" if name.endswith("int8") else ""
-        kind = "own" if name.startswith("whiten") else "other"
-        lines += [
-            f'<text x="{_LEFT - 8}" y="{y + 14}" text-anchor="end">{ENGINES[name]}</text>',
-            f'<rect x="{_LEFT}" y="{y + 2}" width="{length:.0f}" height="16" rx="2" class="{kind}"/>',
-            f'<text x="{_LEFT + length + 6:.0f}" y="{y + 14}">{speed:,.0f}{exactness}</text>',
+        elements += [
+            label(_LEFT - 8, y + 14, ENGINES[name], anchor="end"),
+            bar(_LEFT, y + 2, length, 16, "own" if name.startswith("whiten") else "other"),
+            label(round(_LEFT + length + 6), y + 14, f"{speed:,.0f}{exactness}"),
         ]
-    return "\n".join([*lines, "</svg>"]) + "\n"
-
-
-if __name__ == "__main__":
-    CHART.write_text(draw(TABLE.read_text("utf-8")), "utf-8")
+    return picture(title, _WIDTH, _TOP + _ROW * len(figures) + 14, elements)
