@@ -115,7 +115,7 @@ _TO_LIST = ("to_pylist", "to_list", "tolist")
 
 
 _OTHERS = (set, frozenset, bytes, bytearray, memoryview, os.PathLike, io.IOBase)
-"""What iterates over something else than texts, or in no order."""
+"""Types that iterate over something else than texts, or in no order."""
 
 
 def whole_number(name: str, value: SupportsIndex, minimum: int, maximum: int | None = None, why: str = "") -> int:

@@ -208,7 +208,7 @@ PAGES: Mapping[str, Page] = {
     "howto/api-vectors": Page(api_vectors),
     "howto/bert-on-my-corpus": Page(bert_on_my_corpus),
     "howto/change-the-model": Page(bundles=("minilm",)),
-    "howto/browser": Page(browser, programs=("node", "npm", "curl")),
+    "guides/javascript": Page(browser, programs=("node", "npm", "curl")),
     "howto/long-documents": Page(bundles=("minilm",)),
     "howto/measure-search": Page(measure_search),
     "howto/migrate": Page(published_model),

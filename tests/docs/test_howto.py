@@ -39,7 +39,6 @@ ELSEWHERE: Mapping[str, str] = {
     "reference/commands": "settings of shells",
     "guides/http": "tests/serving/http/test_guide.py",
     "guides/integrations": "tests/clients",
-    "guides/javascript": "tests/edge",
     "guides/page": "tests/serving/page",
     "guides/search": "tests/examples",
     "guides/services": "tests/serving/test_guide.py",

@@ -183,7 +183,7 @@ def test_search_equals_a_direct_search(size: int, n: int, asked: int, k: int, bl
     coder = Coder.fit(vectors[n:], size)
     queries, codes = vectors[n : n + asked], coder.encode(vectors[:n])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coder_module, "_ROWS_AT_ONCE", block)
+        patch.setattr(coder_module, "_ROWS_PER_BLOCK", block)
         found = coder.search(queries, codes, k)
     count = min(k, n)
     assert found.rows.shape == found.cosines.shape == (asked, count)
@@ -200,7 +200,7 @@ def test_search_breaks_ties_of_sign_codes_by_the_row(choices: list[int], k: int,
     signs = np.where(np.tri(4, 16, dtype=bool), 1, -1)
     codes = coder.encode(signs[choices])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coder_module, "_ROWS_AT_ONCE", block)
+        patch.setattr(coder_module, "_ROWS_PER_BLOCK", block)
         found = coder.search(signs, codes, k)
     direct = signs @ signs[choices].T / np.float32(16)
     order = np.argsort(-direct, axis=1, kind="stable")[:, :k]

@@ -29,7 +29,7 @@ class BundleEmbeddingFunction(EmbeddingFunction[Documents]):  # type: ignore[mis
     Chroma stores the bundle's directory, or its name on the hub with the commit, with the collection, and the id of its
     space. Import this module before a collection is opened again: it then has its embedding function. A bundle of
     another space in its place is refused. A function that is passed by hand is not compared with the stored one: Chroma
-    compares their names alone.
+    compares only their names.
 
     Args:
         bundle: the bundle's directory, or an open encoder.

@@ -13,7 +13,7 @@ with needing_package("haystack-ai"):
 
 
 class _BundleEmbedder:
-    """What both components have in common. The bundle is opened by `warm_up`, or when it is first needed.
+    """Holds what both components have in common. The bundle is opened by `warm_up`, or when it is first needed.
 
     Haystack makes classes of its own from those of components, in which `super()` does not work.
     """
@@ -123,7 +123,11 @@ class BundleDocumentEmbedder(_BundleEmbedder):
         """
         texts = [self._text(document) for document in documents]
         vectors = self._encoder.encode_document(texts, **self._options).tolist()
-        return {"documents": [replace(one, embedding=vector) for one, vector in zip(documents, vectors, strict=True)]}
+        return {
+            "documents": [
+                replace(document, embedding=vector) for document, vector in zip(documents, vectors, strict=True)
+            ]
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the component's arguments, as the other component does."""

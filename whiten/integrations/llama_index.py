@@ -13,7 +13,7 @@ with needing_package("llama-index-core"):
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.bridge.pydantic import Field, PrivateAttr
 
-_MOST_AT_ONCE = 2048
+_MOST_PER_CALL = 2048
 """The most that LlamaIndex passes on at once, which serves an encoder best: it makes batches of its own."""
 
 
@@ -53,7 +53,7 @@ class BundleEmbedding(BaseEmbedding):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         source = BundleSource(bundle, space, how='pass from_dict(stored | {"bundle": PATH})')
-        fields = {"model_name": source.encoder.manifest.name, "embed_batch_size": _MOST_AT_ONCE} | options
+        fields = {"model_name": source.encoder.manifest.name, "embed_batch_size": _MOST_PER_CALL} | options
         super().__init__(
             bundle=source.name,
             space=source.space,

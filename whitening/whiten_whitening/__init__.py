@@ -1,1 +1,1 @@
-"""Mathematics of whitening, with numpy alone."""
+"""Mathematics of whitening, with only numpy."""

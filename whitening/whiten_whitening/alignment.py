@@ -22,12 +22,12 @@ LEAST_RATIO = 2
 _EQUAL = 1e-9
 """Difference of cosines below which two texts count as equally near: a sample may hold a text twice."""
 
-_ROWS_AT_ONCE = 1024
+_ROWS_PER_BLOCK = 1024
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How well vectors of an old map are found again by vectors of a new one."""
+    """Measures how well vectors of a new map find those of an old one."""
 
     median_cosine: float  # median cosine of a text's vectors under both maps
     # share of texts whose new vector is nearest, by cosine, to their own old vector among all old ones
@@ -59,8 +59,8 @@ def fidelity(old: NDArray[np.floating], new: NDArray[np.floating]) -> Fidelity:
         raise UsageError(f"{len(old)} texts cannot show whether vectors are found again; give 2 or more")
     stored, asked = (unit(rows) for rows in (old, new))
     recalled = 0
-    for start in range(0, len(asked), _ROWS_AT_ONCE):
-        similarities = asked[start : start + _ROWS_AT_ONCE] @ stored.T
+    for start in range(0, len(asked), _ROWS_PER_BLOCK):
+        similarities = asked[start : start + _ROWS_PER_BLOCK] @ stored.T
         own = similarities[np.arange(len(similarities)), np.arange(start, start + len(similarities))]
         recalled += int((own >= similarities.max(axis=1) - _EQUAL).sum())
     return Fidelity(float(np.median(cosines(stored, asked))), recalled / len(asked), len(asked))

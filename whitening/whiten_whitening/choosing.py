@@ -137,7 +137,7 @@ def choose_by_search(
 
     def score(mapped: Sequence[Float64Array]) -> Score:
         both = zip(searches, mapped[::2], mapped[1::2], strict=True)
-        each = [search.ndcg_at_10(asking, found, by_cosine) for search, asking, found in both]
+        each = [search.ndcg_at_10(asking, searched, by_cosine) for search, asking, searched in both]
         squares = [values.var() / len(values) for values in each]  # of the error of each collection's mean
         return Score(float(np.mean([values.mean() for values in each])), float(np.sqrt(np.sum(squares))) / len(each))
 
@@ -165,7 +165,9 @@ def _best(tried: Sequence[Tried], required: bool, of: str, measure: str) -> Choi
     allowed = [candidate for candidate in tried if candidate[0] is not None or not required]
     best = max((score for _, _, score in allowed), key=lambda score: round(score.value, _DECIMALS))
     spec, _, chosen = next(
-        one for one in allowed if round(one[2].value + max(best.error, one[2].error) - best.value, _DECIMALS) >= 0
+        candidate
+        for candidate in allowed
+        if round(candidate[2].value + max(best.error, candidate[2].error) - best.value, _DECIMALS) >= 0
     )
     others = "" if chosen is best else f", best {best}"
     others += next((f", not whitened {100 * score.value:.2f}" for own, _, score in tried if own is None), "")

@@ -34,10 +34,10 @@ def read_development(path: Path, report: Reporter) -> Development:
     files = sorted(file for file in path.iterdir() if file.suffix in _PAIRS and file.name not in _COLLECTION)
     if has_collections(path):
         collections = tuple(read_collections(path, None))
-        for one in collections:
-            size = f"{len(one.queries):,} queries, {len(one.documents):,} documents"
-            report.stage(f"choosing by search of {one.name}: {size}, qrels/{one.judgements}")
-            for warning in one.warnings:
+        for collection in collections:
+            size = f"{len(collection.queries):,} queries, {len(collection.documents):,} documents"
+            report.stage(f"choosing by search of {collection.name}: {size}, qrels/{collection.judgements}")
+            for warning in collection.warnings:
                 report.warn(warning)
         if files:
             report.stage(f"{files[0]} is not used; to choose by pairs with scores, pass --dev {files[0]}")
@@ -83,13 +83,15 @@ def choose_by_development(
         return choose_by_pairs(fit_spec, first, second, development.scores, dimension, shrinkage, required)
     by_cosine = searched_by_cosine(manifest.similarity_fn_name, normalize)
     prompts = Prompts.of(manifest)
-    with report.bar("texts", sum(len(one.queries) + len(one.documents) for one in development)) as advance:
+    with report.bar(
+        "texts", sum(len(collection.queries) + len(collection.documents) for collection in development)
+    ) as advance:
 
         def embed(texts: Sequence[str], prompt: str) -> Float64Array:
             options = replace(embedder.options, prompt=prompt, finite=True)
             return embed_float64(texts, embedder, options, advance)
 
-        searches = [_judged(one, embed, prompts) for one in development]
+        searches = [_judged(collection, embed, prompts) for collection in development]
     return choose_by_search(fit_spec, searches, by_cosine, dimension, shrinkage, required)
 
 
@@ -98,7 +100,7 @@ def _warn_of_few(development: Development, report: Reporter) -> None:
     if isinstance(development, Pairs):
         count, advised, what = len(development.scores), ADVISED_PAIRS, "pairs"
     else:
-        count, advised, what = sum(len(one.queries) for one in development), ADVISED_QUERIES, "queries"
+        count, advised, what = sum(len(collection.queries) for collection in development), ADVISED_QUERIES, "queries"
     if count < advised:
         report.warn(f"{count:,} {what} are few to choose a whitening by, {advised} or more are advised")
 
@@ -120,7 +122,7 @@ def _judged(collection: Collection, embed: Callable[[Sequence[str], str], Float6
 def choice_record(choice: Choice, development: Development | None) -> ChoiceRecord:
     """Describe a choice, and what it was made on."""
     if isinstance(development, tuple):
-        records = tuple(one.record for one in development)
+        records = tuple(collection.record for collection in development)
         return ChoiceRecord(why=choice.why, collections=records, candidates=choice.candidates)
     pairs = None if development is None else development.record
     return ChoiceRecord(why=choice.why, pairs=pairs, candidates=choice.candidates)

@@ -33,7 +33,7 @@ _LENGTH_ERROR = 1e-4
 """Largest difference of the norms of all vectors from 1 that is taken as a sign that they were normalised."""
 
 _ROUNDING = 1e-12
-"""Variance, relative to the square of the mean, at or below which vectors are the same but for rounding."""
+"""Variance, relative to the square of the mean, at or below which vectors differ only by rounding."""
 
 _ISO_GAIN, _COSINE_GAIN = 1.1, 0.05
 """Factor of the IsoScore, and fall of the average cosine, from which another fit is worth its while."""
@@ -44,7 +44,7 @@ _NULL = 1e-6
 
 @dataclass(frozen=True)
 class Drift:
-    """How far vectors are from a whitening's corpus.
+    """Measures how far vectors are from a whitening's corpus.
 
     Attributes:
         verdict: "close": they are like the corpus. "drifting": they are not, but the map still spreads them better than

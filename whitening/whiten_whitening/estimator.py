@@ -1,4 +1,4 @@
-"""Whiten vectors with `Whitening`, an estimator in the style of scikit-learn, streamed and merged. numpy alone."""
+"""Whiten vectors with `Whitening`, an estimator in the style of scikit-learn, streamed and merged, with only numpy."""
 
 import json
 import warnings
@@ -23,7 +23,7 @@ from whiten_whitening.maps import (
 )
 from whiten_whitening.moments import Float64Array, Moments
 
-_ROWS_AT_ONCE = 4096
+_ROWS_PER_BLOCK = 4096
 
 _OFF = 0.01
 """Largest difference from 1 of a whitened column's variance without a warning."""
@@ -99,9 +99,9 @@ class Whitening:
         """
         rows = self._checked(X)
         moments = Moments.empty(rows.shape[1])
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
+        for start in range(0, len(rows), _ROWS_PER_BLOCK):
             with np.errstate(over="ignore", invalid="ignore"):  # numbers that are too large are refused below
-                moments = moments.merge(Moments.of(_finite(rows[start : start + _ROWS_AT_ONCE], start)))
+                moments = moments.merge(Moments.of(_finite(rows[start : start + _ROWS_PER_BLOCK], start)))
         return self._add(moments, rows.dtype.kind == "f" and rows.dtype.itemsize < 8)
 
     def merge(self, other: "Whitening") -> "Whitening":
@@ -129,8 +129,8 @@ class Whitening:
         fitted, rows = self._map(), self._checked(X)
         kind = np.float32 if rows.dtype == np.float32 else np.float64
         white = np.empty((len(rows), fitted.weight.shape[1]), kind)
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            part = _finite(rows[start : start + _ROWS_AT_ONCE], start)
+        for start in range(0, len(rows), _ROWS_PER_BLOCK):
+            part = _finite(rows[start : start + _ROWS_PER_BLOCK], start)
             white[start : start + len(part)] = fitted(part.astype(np.float64))
         return white
 

@@ -15,12 +15,12 @@ five similarity tasks by more than 2.5 are above it, all that raised it by 1 or 
 """
 
 _SAME = 0.99
-"""Ratio of two IsoScores above which they count as equal: a rotation changes none but for rounding."""
+"""Ratio of two IsoScores above which they count as equal: a rotation changes it only by rounding."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How evenly vectors use their space."""
+    """Measures how evenly vectors use their space."""
 
     iso_score: float  # IsoScore of the covariance
     # share of the mean in the second moment, |μ|² / (|μ|² + tr Σ); close to the mean cosine of pairs

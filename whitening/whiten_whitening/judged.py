@@ -45,7 +45,9 @@ def without_own(rows: NDArray[np.int64], own: Sequence[int | None], top: int) ->
         own: row of the document that each query itself is; None where it is none.
         top: number of documents to return.
     """
-    return [[row for row in found if row != left_out][:top] for found, left_out in zip(rows.tolist(), own, strict=True)]
+    return [
+        [row for row in ranking if row != left_out][:top] for ranking, left_out in zip(rows.tolist(), own, strict=True)
+    ]
 
 
 def ndcg(gains: list[list[int]], relevant: list[list[int]], top: int = _TOP) -> Float64Array:

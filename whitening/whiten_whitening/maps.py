@@ -1,4 +1,4 @@
-"""Fit whitenings: affine maps that make a covariance the identity, or nearly so. numpy alone.
+"""Fit whitenings: affine maps that make a covariance the identity, or nearly so, with only numpy.
 
 With row vectors x̂ = (x - μ) W, Σ = cov(x) = U Λ Uᵀ, σ = sqrt(diag Σ), P = D⁻¹ Σ D⁻¹ = G Θ Gᵀ with D = diag(σ). The
 five methods are those of Kessy, Lewin & Strimmer, "Optimal whitening and decorrelation" (2018), section 3; columns cut

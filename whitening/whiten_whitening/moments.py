@@ -39,7 +39,7 @@ def cholesky(matrix: Float64Array) -> Float64Array:
     return np.asarray(lower, np.float64)
 
 
-_ROWS_AT_ONCE = 1024
+_ROWS_PER_BLOCK = 1024
 """Rows that are copied to float64 at a time: the copy stays in the processor's cache."""
 
 
@@ -74,8 +74,8 @@ class Moments:
         mean = table.mean(axis=0, dtype=np.float64)
         scatter, third, directions = np.zeros((width, width)), np.zeros(width), np.zeros(width)
         fourth, nonzero = 0.0, 0
-        for start in range(0, len(table), _ROWS_AT_ONCE):
-            rows = table[start : start + _ROWS_AT_ONCE].astype(np.float64)
+        for start in range(0, len(table), _ROWS_PER_BLOCK):
+            rows = table[start : start + _ROWS_PER_BLOCK].astype(np.float64)
             norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
             directions += np.divide(1, norms, out=np.zeros_like(norms), where=norms > 0) @ rows
             nonzero += int(np.count_nonzero(norms))

@@ -21,10 +21,10 @@ def scaled_spectrum(covariance: Float64Array, noise: Float64Array, null: float) 
     scale = np.sqrt(np.where(variances > noise, variances, 0))
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
     theta, basis = spectrum(inverse[:, None] * covariance * inverse)
-    kept = theta > null * theta[0]
-    root = np.sqrt(np.where(kept, theta, 0))[:, None] * basis.T * scale
+    nonzero = theta > null * theta[0]
+    root = np.sqrt(np.where(nonzero, theta, 0))[:, None] * basis.T * scale
     _, values, rows = svd(root)
-    values[np.count_nonzero(kept) :] = 0
+    values[np.count_nonzero(nonzero) :] = 0
     return np.square(values), _with_signs(np.ascontiguousarray(rows.T))
 
 

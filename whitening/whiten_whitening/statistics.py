@@ -37,9 +37,9 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     weights_sha256: str
     network_sha256: str | None = None
-    """Of the network's config and code; None where the weights are all, and of bundles before 0.5."""
+    """Hash of the network's config and code; None where the weights are all, and of bundles before 0.5."""
     tokenizer_sha256: str
-    """Of what the tokenizer does; of the bytes of its file for bundles before 0.5."""
+    """Hash of what the tokenizer does; of the bytes of its file for bundles before 0.5."""
     input: Input
     layers: tuple[int, ...]
     pooling: Pooling | None
@@ -98,7 +98,7 @@ class Statistics:
     def fitted_at(self, precision: Precision) -> "Statistics":
         """Return the same statistics of vectors that a graph of this precision computed."""
         stated = None if precision == "fp32" else precision
-        return replace(self, corpus=tuple(msgspec.structs.replace(one, fitted_at=stated) for one in self.corpus))
+        return replace(self, corpus=tuple(msgspec.structs.replace(corpus, fitted_at=stated) for corpus in self.corpus))
 
     def merge(self, other: "Statistics") -> "Statistics":
         """Return the statistics of both corpora, this one first."""

@@ -70,15 +70,15 @@ def retrieval(
         for warning in collection.warnings:
             reporter.warn(warning)
     located = [(name, path, storages(path, types, sizes)) for name, path in locate_bundles(bundles)]
-    found: dict[str, list[Row]] = {collection.name: [] for collection in collections}
+    rows_of: dict[str, list[Row]] = {collection.name: [] for collection in collections}
     for name, path, ways in located:
         with open_embedder(path) as embed:
             for collection in collections:
                 count = len(collection.documents) + len(collection.queries)
                 reporter.stage(f"{name}: {collection.name}, {len(collection.documents):,} documents")
                 with reporter.bar("texts", count) as advance:
-                    found[collection.name] += search(name, path, collection, embed, ways, advance)
-    scores = {collection.name: score_rows(collection, found[collection.name]) for collection in collections}
+                    rows_of[collection.name] += search(name, path, collection, embed, ways, advance)
+    scores = {collection.name: score_rows(collection, rows_of[collection.name]) for collection in collections}
     rows = [_cells(score) for of_collection in scores.values() for score in of_collection]
     if len(collections) > 1:
         for own in zip(*scores.values(), strict=True):

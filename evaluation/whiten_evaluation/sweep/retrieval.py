@@ -19,7 +19,9 @@ _WHOLE = (Storage("float32", lambda width: 4 * width),)
 
 def texts_of(collections: Sequence[Collection]) -> list[str]:
     """Return all texts of collections."""
-    return [text for one in collections for text in (*one.queries.values(), *one.documents.values())]
+    return [
+        text for collection in collections for text in (*collection.queries.values(), *collection.documents.values())
+    ]
 
 
 def score_search(
@@ -33,7 +35,7 @@ def score_search(
     layers, rows = vectors.graph.layers, corpus.of()
     fitted = LayerMoments(layers, rows, np.ones(rows.shape[1]), SOFT_WEIGHT)
     chosen = sorted(of_sizes(layers, range(1, 3)) | more)
-    found: dict[tuple[bool, Combination], list[float]] = {}
+    scores_of: dict[tuple[bool, Combination], list[float]] = {}
     for collection in collections:
         report.stage(f"searching {collection.name}: {len(chosen)} combinations of layers")
         queries = vectors.of(list(collection.queries.values()))
@@ -45,11 +47,11 @@ def score_search(
                 for whitened, (asked, searched) in _maps(pair, fitted, combination):
                     nearby = nearest(asked, [searched], _WHOLE)[0]
                     score = float(measured(collection, nearby)[MEASURES[0]].mean())
-                    found.setdefault((whitened, combination), []).append(score)
+                    scores_of.setdefault((whitened, combination), []).append(score)
                 advance(1)
     return tuple(
         SearchScore(whitened=whitened, layers=combination, collections=tuple(scores), average=float(np.mean(scores)))
-        for (whitened, combination), scores in sorted(found.items())
+        for (whitened, combination), scores in sorted(scores_of.items())
     )
 
 

@@ -53,7 +53,7 @@ class ClassificationScore:
     strengths: tuple[float, ...]  # the chosen C; with outer folds, one for each; none for RTE
     folds: tuple[float, ...]  # accuracies on the outer folds; empty where the official test split is tested
     majority: float  # share of the most frequent class: what always answering with it scores
-    entailed: float | None = None  # how often entailment was decided; None but for RTE
+    entailed: float | None = None  # how often entailment was decided; None except for RTE
 
 
 def classify(task: ClassificationTask, vectors: TextVectors) -> ClassificationScore:

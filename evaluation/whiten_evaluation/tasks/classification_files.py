@@ -77,7 +77,7 @@ def read_tasks(
 
 
 def lines_of(path: Path) -> list[str]:
-    """Return the lines of a file in UTF-8 or else latin-1, split at LF alone, without the CR before it."""
+    """Return the lines of a file in UTF-8 or else latin-1, split only at LF, without the CR before it."""
     content = path.read_bytes()
     try:
         text = content.decode("utf-8-sig")

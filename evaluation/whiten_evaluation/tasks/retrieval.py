@@ -28,7 +28,7 @@ BLOCK = 4096
 
 
 class RetrievalScore(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bundle scores on a collection, times 100."""
+    """Holds the scores of a bundle on a collection, times 100."""
 
     bundle: str
     collection: str
@@ -75,10 +75,11 @@ def search(
     prompts = Prompts.of(manifest)
     queries = embed(list(collection.queries.values()), prompts.for_task(*QUERY), advance)
     texts, prompt = [collection.documents[key] for key in collection.ids], prompts.for_task(*DOCUMENT)
-    found = nearest(queries, (embed(part, prompt, advance) for part in _blocks(texts)), ways, by_cosine)
+    stored = nearest(queries, (embed(part, prompt, advance) for part in _blocks(texts)), ways, by_cosine)
     width = queries.shape[1]
     return [
-        Row(name, way.name, way.bytes(width), measured(collection, rows)) for way, rows in zip(ways, found, strict=True)
+        Row(name, way.name, way.bytes(width), measured(collection, rows))
+        for way, rows in zip(ways, stored, strict=True)
     ]
 
 
@@ -107,27 +108,27 @@ def nearest(queries: Rows, blocks: Iterable[Rows], ways: Sequence[Storage], cosi
         cosine: compare by cosine, or else by dot product.
     """
     wanted = [way.query(queries) for way in ways]
-    found, start = [Nearest.empty(len(queries)) for _ in ways], 0
+    nearest_rows, start = [Nearest.empty(len(queries)) for _ in ways], 0
     for rows in blocks:
-        found = [
+        nearest_rows = [
             own.add(asked, way.document(rows), start, TOP + 1, cosine)
-            for own, asked, way in zip(found, wanted, ways, strict=True)
+            for own, asked, way in zip(nearest_rows, wanted, ways, strict=True)
         ]
         start += len(rows)
-    return found
+    return nearest_rows
 
 
-def measured(collection: Collection, found: Nearest) -> dict[str, Float64Array]:
+def measured(collection: Collection, ranking: Nearest) -> dict[str, Float64Array]:
     """Return the measures of each query of a collection, [queries], times 100, without its own document.
 
-    `found` has the rows of documents for each query, in the order of `collection.ids`, the nearest first.
+    `ranking` has the rows of documents for each query, in the order of `collection.ids`, the nearest first.
     """
     import pytrec_eval
 
     asked, ids = list(collection.queries), collection.ids
     runs = {
         query: {ids[row]: float(TOP - place) for place, row in enumerate(rows)}  # this order, whatever ties say
-        for query, rows in zip(asked, without_own(found.rows, collection.own_rows, TOP), strict=True)
+        for query, rows in zip(asked, without_own(ranking.rows, collection.own_rows, TOP), strict=True)
     }
     first = {query: dict(list(run.items())[:10]) for query, run in runs.items()}
     relevant = {query: dict(collection.relevant[query]) for query in asked}

@@ -62,7 +62,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StsScore(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bundle scores with its vectors stored in one way, and how that differs from the first row."""
+    """Holds the scores of a bundle with its vectors stored in one way, and their differences from the first row."""
 
     bundle: str
     stored: str

@@ -1,4 +1,4 @@
-"""Read, hash and name the files of a bundle: regular files alone, and none that is larger than such a file can be."""
+"""Read, hash and name the files of a bundle: only regular files, and none that is larger than such a file can be."""
 
 import hashlib
 import os

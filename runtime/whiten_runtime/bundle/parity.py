@@ -20,7 +20,7 @@ _SHOWN = 0.005
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far vectors are from their reference, over `vectors` pairs.
+    """Measures how far vectors are from their reference, over `vectors` pairs.
 
     Attributes:
         vectors: number of pairs compared.
@@ -117,7 +117,7 @@ def gate_here(manifest: Manifest) -> Gate:
 
 @dataclass(frozen=True)
 class Proof:
-    """How near the vectors of a bundle's probes are to the reference's, and how near they have to be here."""
+    """Says how near the vectors of a bundle's probes are to the reference's, and how near they have to be here."""
 
     agreement: Agreement
     gate: Gate

@@ -87,7 +87,7 @@ DUE_COSINE, DUE_RECALL = 0.9, 0.95
 
 
 class AlignmentRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a map was rotated onto the space of another bundle, and how near it came."""
+    """Says how a map was rotated onto the space of another bundle, and how near it came."""
 
     space: str
     """Id of the space that the map was rotated onto."""

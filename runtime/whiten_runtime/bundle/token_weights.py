@@ -51,7 +51,7 @@ def with_token_weights(model: bytes) -> bytes:
         _GRAPH_OUTPUT,
         _GRAPH_SHAPES,
     )  # shapes in which weights and texts have one number of rows
-    kept = [
+    fields = [
         _field(number, model[slice(*place)])
         for number, place in spans(model, start, end)
         if number not in described and place != weights.place
@@ -62,7 +62,7 @@ def with_token_weights(model: bytes) -> bytes:
         _value(weights.outputs[0], _FLOAT, "passages", "sequence_length"),
     ]
     output = _field(_GRAPH_OUTPUT, _value(OUTPUT, _FLOAT, "passages", "dimension"))
-    graph = b"".join([*kept, *(_field(_GRAPH_INPUT, value) for value in inputs), output])
+    graph = b"".join([*fields, *(_field(_GRAPH_INPUT, value) for value in inputs), output])
     head = start - len(_varint(end - start)) - 1
     return model[:head] + _field(_MODEL_GRAPH, graph) + model[end:]
 

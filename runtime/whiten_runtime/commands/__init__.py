@@ -1,1 +1,1 @@
-"""Commands of `whiten` that need the runtime alone, and functions shared by all commands."""
+"""Commands of `whiten` that need only the runtime, and functions shared by all commands."""

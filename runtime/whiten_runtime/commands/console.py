@@ -45,7 +45,9 @@ def shown_json(document: str) -> str:
     """Return a JSON document that means the same, with the characters of `shown` as JSON's own escapes."""
     if document.isascii() and "\x7f" not in document:
         return document
-    return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in document)
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in document
+    )
 
 
 def say(message: str, mark: str = "") -> None:
@@ -120,8 +122,8 @@ def given_text(context: click.Context, option: click.Parameter, value: Any) -> A
     try:
         return os.fsencode(value).decode("utf-8")
     except UnicodeError:
-        given = ascii(value if len(value) <= 40 else value[:37] + "...")
-        _fail(f"{option.get_error_hint(context)}: {given} is not UTF-8; wanted UTF-8, so convert it", 2)
+        beginning = ascii(value if len(value) <= 40 else value[:37] + "...")
+        _fail(f"{option.get_error_hint(context)}: {beginning} is not UTF-8; wanted UTF-8, so convert it", 2)
 
 
 def _parse_providers(context: click.Context, option: click.Parameter, values: Sequence[str]) -> tuple[Provider, ...]:

@@ -59,9 +59,9 @@ class Command(click.Command):
         click 8.5 has rows for arguments as well, which the line of usage names already.
         """
         sections: dict[str, list[tuple[str, str]]] = {}
-        for one in self.get_params(ctx):
-            if isinstance(one, click.Option) and (row := one.get_help_record(ctx)) is not None:
-                sections.setdefault(getattr(one, "heading", None) or OTHER, []).append(row)
+        for option in self.get_params(ctx):
+            if isinstance(option, click.Option) and (row := option.get_help_record(ctx)) is not None:
+                sections.setdefault(getattr(option, "heading", None) or OTHER, []).append(row)
         last = sections.pop(OTHER, [])
         _write(formatter, {**sections, OTHER: last}, _COLUMN)
 

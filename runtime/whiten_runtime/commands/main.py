@@ -40,7 +40,7 @@ class _EntryPoints(Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands by their names alone, which needs no import of their modules; and the options."""
+        """Return only the names of the commands, which needs no import of their modules; and the options."""
         if incomplete.startswith("-"):
             return click.Command.shell_complete(self, ctx, incomplete)
         return [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]

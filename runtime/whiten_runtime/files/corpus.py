@@ -101,7 +101,7 @@ class Corpus:
     def count_different(self, most: int) -> tuple[int, int]:
         """Return how many sentences differ, and how many do if all numbers are taken as one; each at most `most`.
 
-        Lines of a log, or of a table, may be many and say little: they repeat, or differ in a number alone.
+        Lines of a log, or of a table, may be many and say little: they repeat, or differ only in a number.
         """
         texts, patterns = set[int](), set[int]()
         for sentence in self:

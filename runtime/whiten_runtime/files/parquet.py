@@ -30,7 +30,7 @@ def open_parquet(stream: BinaryIO, name: str) -> Any:
 
 
 def choose_strings(column: str | None, schema: Any, name: str) -> str:
-    """Return the column of the texts of a Parquet file: strings, UTF-8 in bytes, or nulls alone."""
+    """Return the column of the texts of a Parquet file: strings, UTF-8 in bytes, or only nulls."""
     pyarrow, _ = import_parquet()
     chosen = choose_column(column, schema.names, name)
     kind = schema.field(chosen).type

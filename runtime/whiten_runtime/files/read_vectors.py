@@ -18,7 +18,7 @@ Rows = NDArray[np.float32]
 USUAL_COLUMNS = ("embedding", "vector")
 """Columns that are taken when the caller names none."""
 
-_AT_ONCE = 4096
+_ROWS_PER_BLOCK = 4096
 
 
 def read_vectors(path: str | Path, column: str | None = None) -> Iterator[Rows]:
@@ -84,9 +84,9 @@ def _read_npy(path: Path, column: str | None) -> Iterator[Rows]:
         raise DataError(f"{path}: holds several arrays; wanted one, as numpy.save writes it")
     if table.ndim != 2 or table.dtype.kind not in "fiu":
         raise DataError(f"{path}: holds {table.dtype} {table.shape}; wanted numbers [n, d]")
-    for start in range(0, len(table), _AT_ONCE):
+    for start in range(0, len(table), _ROWS_PER_BLOCK):
         with np.errstate(over="ignore"):  # a value that is too large becomes infinite, and is refused
-            rows = np.asarray(table[start : start + _AT_ONCE], np.float32)
+            rows = np.asarray(table[start : start + _ROWS_PER_BLOCK], np.float32)
         yield rows
 
 
@@ -95,7 +95,7 @@ def _read_parquet(path: Path, column: str | None) -> Iterator[Rows]:
     try:
         file = parquet.ParquetFile(path)
         chosen = choose_column(column, file.schema_arrow.names, str(path), USUAL_COLUMNS)
-        for batch in file.iter_batches(batch_size=_AT_ONCE, columns=[chosen]):
+        for batch in file.iter_batches(batch_size=_ROWS_PER_BLOCK, columns=[chosen]):
             yield _of_lists(batch.column(0), path)
     except pyarrow.ArrowException as error:
         raise DataError(f"{path}: not a parquet file ({error})") from None
@@ -130,7 +130,7 @@ def _read_jsonl(path: Path, column: str | None) -> Iterator[Rows]:
             part.append(
                 row[choose_column(column, list(row), str(path), USUAL_COLUMNS)] if isinstance(row, dict) else row
             )
-            if len(part) == _AT_ONCE:
+            if len(part) == _ROWS_PER_BLOCK:
                 yield _as_rows(part, path)
                 part = []
     yield _as_rows(part, path)

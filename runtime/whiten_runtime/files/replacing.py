@@ -22,7 +22,7 @@ except ImportError:  # Windows: what a killed process leaves stays until it is d
 
 
 PARTIAL = ".partial-"
-"""What follows the name of a file in the name of the hidden file that will replace it."""
+"""Ending of the name of the hidden file that will replace a file."""
 
 
 def cannot_write(error: OSError, path: Path, elsewhere: str = "another place") -> WhitenError:

@@ -169,7 +169,7 @@ def _read_parquet(stream: BinaryIO, name: str, column: str | None) -> Iterator[t
 
 @dataclass(frozen=True)
 class Layout:
-    """What the beginning of a file with records says of all of them."""
+    """Describes the records of a file by its beginning."""
 
     kind: Kind
     header: tuple[str, ...] | None = None  # of a .csv or .tsv file; empty if the file is

@@ -16,7 +16,7 @@ KEY = "whiten"
 """Key of the metadata in a header line, a sidecar and a Parquet file."""
 
 SPACE_KEY = "whiten.space"
-"""Key of the id alone in the schema of a Parquet file."""
+"""Key under which the schema of a Parquet file has only the id."""
 
 LONGEST_HEADER = 1 << 20
 """Number of bytes of a .jsonl file's first line beyond which it is no header."""

@@ -22,9 +22,9 @@ from whiten_runtime.files.vector_metadata import (
 Vectors = NDArray[Any]
 
 ELSEWHERE = "another --out"
-"""What to name instead of a file that cannot be written."""
+"""Name in an error in place of a file that cannot be written."""
 
-ROWS_AT_ONCE = 1024
+ROWS_PER_BLOCK = 1024
 """Vectors that are written together: a row group of a .parquet file."""
 
 
@@ -39,9 +39,9 @@ class Writer(Protocol):
 
 
 def write_parts(writer: Writer, texts: Sequence[str], vectors: Vectors) -> None:
-    """Write texts and their vectors, `ROWS_AT_ONCE` at a time."""
-    for start in range(0, len(texts), ROWS_AT_ONCE):
-        part = slice(start, start + ROWS_AT_ONCE)
+    """Write texts and their vectors, `ROWS_PER_BLOCK` at a time."""
+    for start in range(0, len(texts), ROWS_PER_BLOCK):
+        part = slice(start, start + ROWS_PER_BLOCK)
         writer.write(texts[part], vectors[part])
 
 

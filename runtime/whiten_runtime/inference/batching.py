@@ -50,7 +50,7 @@ _TOLERATED_PADDING = 1.25
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the texts of a call become batches."""
+    """Says how the texts of a call become batches."""
 
     workers: int  # maximum number of batches that run at once
     # maximum number of padded tokens of a batch with more than one text; a quarter more for a call that is one batch

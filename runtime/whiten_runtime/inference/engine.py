@@ -34,7 +34,7 @@ OUT_OF_MEMORY = (
     *("Available memory of", "Failed to allocate memory", "out of memory", "CUDA failure 2:"),
     *("ALLOC_FAILED", "ALLOCATION_FAILED", "bad_alloc", "bad allocation", "too little memory"),
 )
-"""What messages of onnxruntime, and of `gpu`, say where a run has too little memory."""
+"""Words of messages of onnxruntime, and of `gpu`, when a run has too little memory."""
 
 
 class Engine:

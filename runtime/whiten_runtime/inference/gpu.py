@@ -281,8 +281,8 @@ def check_padding(engine: Engine, longest: int, precision: Precision) -> None:
 
 
 def _difference(
-    one: NDArray[np.float32], other: NDArray[np.float32], usual: NDArray[np.float32], precision: Precision
+    vector: NDArray[np.float32], other: NDArray[np.float32], usual: NDArray[np.float32], precision: Precision
 ) -> str | None:
     """Return the distance of two vectors of a text, relative to the mean norm of `usual`; None if within rounding."""
-    distance = float(np.linalg.norm(one - other) / np.linalg.norm(usual, axis=1).mean())
+    distance = float(np.linalg.norm(vector - other) / np.linalg.norm(usual, axis=1).mean())
     return None if distance <= _TOLERATED[precision] else f"{distance:.2g}"  # NaN fails the comparison

@@ -107,7 +107,7 @@ class EncodeArguments(QueuedArguments, total=False):
 
 @dataclass(frozen=True)
 class EncodeOptions:
-    """How the texts of a call are tokenised, run and finished. Its defaults give a graph's vectors as is."""
+    """Says how the texts of a call are tokenised, run and finished. Its defaults give a graph's vectors as is."""
 
     prompt: str = ""  # put before each text, or around it; see `with_prompt`
     include_prompt: bool = True  # whether the tokens of the prompt take part in the pooling

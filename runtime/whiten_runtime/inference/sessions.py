@@ -44,7 +44,7 @@ class ForkSafeSession:
         session = self.get()
         ended, answer = Event(), []
 
-        def end(results: list[NDArray[np.float32]], kept: object, error: str) -> None:
+        def end(results: list[NDArray[np.float32]], feed: object, error: str) -> None:
             answer.append((results, error))
             ended.set()
 

@@ -33,7 +33,7 @@ _LONGEST = 40
 """Characters of a chunk whose ids are remembered. Longer ones are addresses and text without blanks, such as Chinese,
 which seldom come twice."""
 
-_CHUNKS_AT_ONCE = 256
+_CHUNKS_PER_BLOCK = 256
 """Chunks that the backend gets as one text: it shares texts among threads, and its offsets take memory."""
 
 Row = tuple[int, ...]
@@ -136,7 +136,7 @@ def _only_adds_ends(processor: PostProcessor | None) -> bool:
 
 def _groups(chunks: Sequence[str]) -> Iterator[list[str]]:
     stream = iter(chunks)
-    while group := list(islice(stream, _CHUNKS_AT_ONCE)):
+    while group := list(islice(stream, _CHUNKS_PER_BLOCK)):
         yield group
 
 
@@ -161,10 +161,10 @@ def _one_by_one(backend: Backend, chunks: Sequence[str]) -> dict[str, Row]:
     return {chunk: tuple(encoding.ids) for chunk, encoding in zip(chunks, encodings, strict=True)}
 
 
-_TEXTS_AT_ONCE = 512
+_TEXTS_PER_BLOCK = 512
 """Texts that the backend gets at once, at most: its encodings take many times the memory of their ids."""
 
-_CHARACTERS_AT_ONCE = 1 << 20
+_CHARACTERS_PER_BLOCK = 1 << 20
 """Characters of texts that the backend gets at once, unless one text has more: each may be a token of 110 bytes."""
 
 
@@ -236,14 +236,14 @@ class Tokenizer:
             # A batch of one: other than `encode`, it lets other threads run meanwhile.
             encoding = self._backend.encode_batch([encodable(text)], add_special_tokens=special)[0]
             parts = zip(encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True)
-            return [Token(one, name, bool(mask), *offsets) for one, name, mask, offsets in parts]
+            return [Token(token_id, name, bool(mask), *offsets) for token_id, name, mask, offsets in parts]
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Return the text of token ids, as far as they still hold it."""
         size = self._backend.get_vocab_size()
-        for one in ids:
-            if not 0 <= one < size:
-                raise UsageError(f"token id {one} is not in the vocabulary, which has {size} tokens")
+        for token_id in ids:
+            if not 0 <= token_id < size:
+                raise UsageError(f"token id {token_id} is not in the vocabulary, which has {size} tokens")
         return self._backend.decode(ids, skip_special_tokens=skip_special)
 
     def cut(self, ids: list[int]) -> list[int]:
@@ -269,7 +269,7 @@ def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
     """Yield texts in lists of which the backend gets one at a time."""
     part, size = list[str](), 0
     for text in texts:
-        if part and (len(part) == _TEXTS_AT_ONCE or size + len(text) > _CHARACTERS_AT_ONCE):
+        if part and (len(part) == _TEXTS_PER_BLOCK or size + len(text) > _CHARACTERS_PER_BLOCK):
             yield part
             part, size = [], 0
         part.append(encodable(text))
@@ -297,7 +297,7 @@ def _added_tokens(backend: Backend) -> tuple[int, int]:
 
 
 def _known_text(backend: Backend) -> str:
-    """Return a text that gives a token: "a", but for tokenizers that drop it, as those of molecules may."""
+    """Return a text that gives a token: "a", or another where a tokenizer drops it, as those of molecules may."""
     special = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
     ids = sorted(number for number in backend.get_vocab().values() if number not in special)
     texts = chain(("a",), (backend.decode([number]) for number in ids))

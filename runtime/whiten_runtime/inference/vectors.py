@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from whiten_runtime.bundle.records import Similarity, VectorPrecision
 from whiten_runtime.errors import NOT_FINITE, MissingPackageError, NoVectorError, TextError, UsageError, one_of
 
-_AT_ONCE = 1 << 22
+_NUMBERS_PER_BLOCK = 1 << 22
 """Numbers of the differences that a distance holds in memory at once."""
 
 _SAFE_SQUARES = (1e-24, 1e36)
@@ -128,7 +128,7 @@ def row_similarities(
         if similarity == "dot":
             products: NDArray[np.float64] = np.einsum("nk,nk->n", first, second, dtype=np.float64)
             return products.astype(np.float32)
-        step = max(1, _AT_ONCE // max(1, first.shape[1]))
+        step = max(1, _NUMBERS_PER_BLOCK // max(1, first.shape[1]))
         parts = [
             -_distances(first[start : start + step], second[start : start + step], similarity)
             for start in range(0, len(first), step)
@@ -147,7 +147,7 @@ def similarity_matrix(
         if similarity == "dot":
             products: NDArray[np.float32] = first @ second.T
             return products
-        step = max(1, _AT_ONCE // max(1, second.size))
+        step = max(1, _NUMBERS_PER_BLOCK // max(1, second.size))
         parts = [
             -_distances(first[start : start + step, None], second[None], similarity)
             for start in range(0, len(first), step)
@@ -160,7 +160,7 @@ def _distances(first: NDArray[np.float32], second: NDArray[np.float32], similari
     return np.asarray(np.linalg.norm(np.subtract(first, second, dtype=np.float64), ord=order, axis=-1))
 
 
-_ROWS_AT_ONCE = 512
+_ROWS_PER_BLOCK = 512
 """Number of queries whose similarities are held in memory at once."""
 
 
@@ -190,15 +190,15 @@ class Nearest:
         """
         first, second = (unit(queries), unit(rows)) if cosine else (queries, rows)
         parts = [
-            self._slice(begin)._merge(first[begin : begin + _ROWS_AT_ONCE] @ second.T, start, top)
-            for begin in range(0, len(first), _ROWS_AT_ONCE)
+            self._slice(begin)._merge(first[begin : begin + _ROWS_PER_BLOCK] @ second.T, start, top)
+            for begin in range(0, len(first), _ROWS_PER_BLOCK)
         ]
         if not parts:
             return self
         return Nearest(np.concatenate([part.rows for part in parts]), np.concatenate([part.cosines for part in parts]))
 
     def _slice(self, begin: int) -> "Nearest":
-        end = begin + _ROWS_AT_ONCE
+        end = begin + _ROWS_PER_BLOCK
         return Nearest(self.rows[begin:end], self.cosines[begin:end])
 
     def _merge(self, similarities: NDArray[np.float32], start: int, top: int) -> "Nearest":
@@ -226,7 +226,7 @@ def _largest(values: NDArray[np.float32], count: int) -> NDArray[np.intp]:
 
 _STEPS = 255
 _SIGN_BIT = 128
-"""What is subtracted from an unsigned byte to make it a signed one."""
+"""Difference of an unsigned byte and a signed one."""
 
 
 @dataclass(frozen=True)

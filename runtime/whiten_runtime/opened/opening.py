@@ -36,7 +36,7 @@ Opened = TypeVar("Opened", bound="OpenedBundle")
 
 @dataclass(frozen=True)
 class Opening:
-    """How a bundle was opened, so that a copy can be opened in the same way."""
+    """Says how a bundle was opened, so that a copy can be opened in the same way."""
 
     path: Path  # absolute: the process may change its directory before it forks or pickles
     options: SessionOptions

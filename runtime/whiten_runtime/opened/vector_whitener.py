@@ -22,7 +22,7 @@ from whiten_runtime.opened.opening import OpenedBundle, Opening, encode_options
 from whiten_runtime.ort.providers import Provider, providers_for
 from whiten_runtime.ort.session import SessionOptions
 
-_ROWS_AT_ONCE = 4096
+_ROWS_PER_BLOCK = 4096
 
 
 class VectorWhitener(OpenedBundle):
@@ -126,7 +126,7 @@ class VectorWhitener(OpenedBundle):
         table = np.atleast_2d(rows)
         check_finite("vectors", table)
         with progress_bar(len(table), show_progress_bar, "vector") as advance:
-            result = options.finish(self._run(table, options.batch_size or _ROWS_AT_ONCE, advance), "vectors")
+            result = options.finish(self._run(table, options.batch_size or _ROWS_PER_BLOCK, advance), "vectors")
         return result[0] if rows.ndim == 1 else result
 
     def _probed(self, probes: Probes) -> tuple[Callable[[Any], NDArray[np.float32]], Any]:

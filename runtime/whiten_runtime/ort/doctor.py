@@ -35,7 +35,7 @@ class ProviderCheck:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What this machine can run."""
+    """Lists what this machine can run."""
 
     system: str  # operating system and architecture
     python: str  # version of Python
@@ -91,7 +91,7 @@ _PRODUCT = (
 
 
 def check_provider(onnxruntime: Any, provider: Provider, opened: Callable[..., Any] = create_session) -> ProviderCheck:
-    """Multiply two matrices on one provider alone."""
+    """Multiply two matrices on only one provider."""
     name = provider_name(provider)
     a = np.array([[1, 2], [3, 4]], np.float32)
     try:

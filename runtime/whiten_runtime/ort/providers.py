@@ -102,7 +102,7 @@ def provider_name(provider: Provider) -> str:
 
 
 def provider_options(provider: Provider) -> dict[str, Any]:
-    """Return the options of a provider; none for a name alone."""
+    """Return the options of a provider; none if it is only a name."""
     return {} if isinstance(provider, str) else dict(provider[1])
 
 

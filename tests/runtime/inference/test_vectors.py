@@ -49,7 +49,7 @@ def test_similarities_equal_those_of_other_libraries(
     first = data.draw(arrays(np.float32, (rows, width), elements=NUMBERS))
     second = data.draw(arrays(np.float32, (columns, width), elements=NUMBERS))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vectors, "_AT_ONCE", at_once)
+        patch.setattr(vectors, "_NUMBERS_PER_BLOCK", at_once)
         got = similarity_matrix(first, second, similarity)
     want = wanted(first, second, similarity)
     assert (got.dtype, got.shape) == (np.float32, (rows, columns))
@@ -67,7 +67,7 @@ def test_no_vectors_have_no_similarities(similarity: Similarity, rows: int, colu
 
 @pytest.mark.parametrize("similarity", ["euclidean", "manhattan"])
 def test_distances_hold_few_differences_in_memory(similarity: Similarity, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "_AT_ONCE", 10_000)
+    monkeypatch.setattr(vectors, "_NUMBERS_PER_BLOCK", 10_000)
     generator = np.random.default_rng(0)
     first, second = (generator.normal(size=(count, 64)).astype(np.float32) for count in (900, 300))
     tracemalloc.start()
@@ -183,7 +183,7 @@ def test_parts_give_what_a_full_sort_gives(
     rows = data.draw(arrays(np.float32, (count, width), elements=WHOLE))
     found = Nearest.empty(queries)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nearest, "_ROWS_AT_ONCE", 2)
+        patch.setattr(nearest, "_ROWS_PER_BLOCK", 2)
         for start in range(0, count, step):
             found = found.add(first, rows[start : start + step], start, top)
     kept = min(top, count)
@@ -213,7 +213,7 @@ def test_ties_are_broken_by_the_number_of_the_row_however_rows_and_queries_are_c
     rows = AXES[choices]
     found, ends = Nearest.empty(queries), sorted({0, *cuts, len(rows)})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nearest, "_ROWS_AT_ONCE", at_once)
+        patch.setattr(nearest, "_ROWS_PER_BLOCK", at_once)
         for start, end in pairwise(ends):
             found = found.add(first, rows[start:end], start, top)
     every = (first / 5) @ rows.T

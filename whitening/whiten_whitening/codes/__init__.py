@@ -1,1 +1,1 @@
-"""Code vectors in a few bytes, from the moments that a bundle stores, and search among the codes. numpy alone."""
+"""Code vectors in a few bytes, from the moments that a bundle stores, and search among the codes, with only numpy."""

@@ -32,7 +32,7 @@ from whiten_whitening.maps import WARNED_RATIO, read_map
 from whiten_whitening.moments import Float64Array, Moments
 from whiten_whitening.similarity import checked_vectors, unit
 
-_ROWS_AT_ONCE = 4096
+_ROWS_PER_BLOCK = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +111,8 @@ class Coder:
                 f"{n} vectors of {width} dimensions give rough axes; give {WARNED_RATIO * width}", stacklevel=2
             )
         moments = Moments.empty(width)
-        for start in range(0, n, _ROWS_AT_ONCE):
-            moments = moments.merge(Moments.of(_unit_rows(rows[start : start + _ROWS_AT_ONCE])))
+        for start in range(0, n, _ROWS_PER_BLOCK):
+            moments = moments.merge(Moments.of(_unit_rows(rows[start : start + _ROWS_PER_BLOCK])))
         covariance = moments.scatter / max(n - 1, 1)
         source = {"sample": hashlib.sha256(moments.mean.tobytes() + moments.scatter.tobytes()).hexdigest()}
         return cls._made(bytes, moments.mean, covariance, covariance, space, source)
@@ -145,7 +145,7 @@ class Coder:
         return int(self.weight.shape[1])
 
     def transform(self, vectors: ArrayLike) -> NDArray[np.float32]:
-        """Return the coordinates that codes approximate, but for their norm, before they are rounded.
+        """Return the coordinates that codes approximate before they are rounded, without their norm.
 
         Args:
             vectors: vectors of the bundle, [n, k], normalised or not; or one, [k].
@@ -158,8 +158,8 @@ class Coder:
         """
         rows = checked_vectors(vectors, self.width, single=True)
         coordinates = np.empty((len(rows), self.dims), np.float32)
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            coordinates[start : start + _ROWS_AT_ONCE] = self._coordinates(rows[start : start + _ROWS_AT_ONCE])
+        for start in range(0, len(rows), _ROWS_PER_BLOCK):
+            coordinates[start : start + _ROWS_PER_BLOCK] = self._coordinates(rows[start : start + _ROWS_PER_BLOCK])
         return coordinates
 
     def encode_array(self, vectors: ArrayLike) -> Bytes:
@@ -176,8 +176,8 @@ class Coder:
         """
         rows = checked_vectors(vectors, self.width, single=True)
         codes = np.empty((len(rows), self.bytes), np.uint8)
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            coordinates = self._coordinates(rows[start : start + _ROWS_AT_ONCE])
+        for start in range(0, len(rows), _ROWS_PER_BLOCK):
+            coordinates = self._coordinates(rows[start : start + _ROWS_PER_BLOCK])
             norms = np.linalg.norm(coordinates, axis=1, keepdims=True)
             coordinates *= np.sqrt(self.dims) / np.where(norms > 0, norms, 1)
             codes[start : start + len(coordinates)] = pack(
@@ -223,8 +223,8 @@ class Coder:
         """
         count, array, wanted = whole_number("k", k, 1), self._checked(codes), self.transform(queries)
         hits = Nearest.empty(len(wanted))
-        for start in range(0, len(array), _ROWS_AT_ONCE):
-            block = unpack(array[start : start + _ROWS_AT_ONCE], self.bits, self.dims)
+        for start in range(0, len(array), _ROWS_PER_BLOCK):
+            block = unpack(array[start : start + _ROWS_PER_BLOCK], self.bits, self.dims)
             hits = hits.add(wanted, block, start, count)
         return hits
 
