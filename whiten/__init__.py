@@ -30,8 +30,7 @@ _MODULES = {
     "whiten_runtime.opened.encoder": "Encoder",
     "whiten_runtime.opened.vector_whitener": "VectorWhitener",
     "whiten_runtime.reporter": "Reporter",
-    "whiten_serving.async_encoder": "AsyncEncoder",
-    "whiten_serving.batcher": "Batcher",
+    "whiten_serving.batcher": "AsyncEncoder Batcher",
     "whiten_serving.requests": (
         "BatcherCounters BatcherStats DeadlineExceededError OverloadedError TooManyTokensError"
     ),

@@ -39,7 +39,7 @@ from whiten_runtime.inference.vectors import Nearest as Nearest
 from whiten_runtime.opened.encoder import Encoder as Encoder
 from whiten_runtime.opened.vector_whitener import VectorWhitener as VectorWhitener
 from whiten_runtime.reporter import Reporter as Reporter
-from whiten_serving.async_encoder import AsyncEncoder as AsyncEncoder
+from whiten_serving.batcher import AsyncEncoder as AsyncEncoder
 from whiten_serving.batcher import Batcher as Batcher
 from whiten_serving.requests import BatcherCounters as BatcherCounters
 from whiten_serving.requests import BatcherStats as BatcherStats

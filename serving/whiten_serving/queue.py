@@ -111,6 +111,7 @@ class Queue:
         self.requests = 0
         self.seconds = 0.0  # of one lane, that the waiting work takes
         self._lines: WeakKeyDictionary[Engine, Line] = WeakKeyDictionary()
+        self._waiting: dict[Line, None] = {}  # those of which texts wait
         self._turns = count(1)
 
     def line(self, runner: Engine) -> Line:
@@ -123,32 +124,35 @@ class Queue:
         """Queue a request behind the others of its client."""
         line = self.line(request.runner)
         line.clients.setdefault(request.client, {})[request] = None
-        line.tokens += request.queued_tokens
         self.requests += 1
-        self._count(request.queued_tokens)
+        self._count(line, request.queued_tokens)
 
     def drop(self, request: Request) -> None:
         """Forget the texts of a request that wait, if any do; the caller marks it as over."""
         if request.queued_tokens:
             line, tokens = self._lines[request.runner], request.queued_tokens
             line.remove(request)
-            line.tokens -= tokens
             request.queued_tokens, request.waiting = 0, []
             self.requests -= 1
-            self._count(-tokens)
+            self._count(line, -tokens)
 
-    def _count(self, tokens: int) -> None:
+    def _count(self, line: Line, tokens: int) -> None:
         self.tokens += tokens
-        self.seconds = sum(line.seconds_for(line.tokens) for line in self._lines.values()) if self.tokens else 0.0
+        line.tokens += tokens
+        if line.tokens:
+            self._waiting[line] = None
+        else:
+            self._waiting.pop(line, None)
+        self.seconds = sum([one.seconds_for(one.tokens) for one in self._waiting])
 
     def wait_for(self, seconds: float, client: str) -> float:
         """Return the time of one lane until work of so many seconds has had its turns, besides the work itself."""
-        return sum(line.wait_for(seconds, client) for line in self._lines.values())
+        return sum(line.wait_for(seconds, client) for line in self._waiting)
 
     @property
     def ready(self) -> bool:
         """Return whether texts wait of which a batch may be taken now."""
-        return any(line.ready for line in self._lines.values())
+        return any(line.ready for line in self._waiting)
 
     def first(self) -> Request | None:
         """Return the request of the next batch; None if none may be taken."""
@@ -156,7 +160,7 @@ class Queue:
         return None if line is None else line.first()
 
     def _next(self) -> Line | None:
-        return min((line for line in self._lines.values() if line.ready), key=lambda line: line.turn, default=None)
+        return min((line for line in self._waiting if line.ready), key=lambda line: line.turn, default=None)
 
     def take(self, idle: int, now: float, late: list[Request]) -> Batch | None:
         """Take the next batch; None if no text may be taken. Requests found late are dropped, and noted in `late`.
@@ -182,7 +186,6 @@ class Queue:
         line.turn = next(self._turns)
         line.pass_turn(first)
         line.running += 1
-        line.tokens -= batch.tokens
         for request, indices in batch.parts.items():
             request.started = request.started or now
             request.waiting[:WINDOW] = left[request]
@@ -190,7 +193,7 @@ class Queue:
             if not request.waiting:
                 line.remove(request)
                 self.requests -= 1
-        self._count(-batch.tokens)
+        self._count(line, -batch.tokens)
         return batch
 
     def end(self, batch: Batch, seconds: float | None = None, share: float = 1.0) -> None:
@@ -207,10 +210,10 @@ class Queue:
 
     def seconds_of_text(self) -> float:
         """Return the time of the text that waits, as far as is known; infinite if several wait, or none."""
-        lines = [line for line in self._lines.values() if line.tokens]
-        if len(lines) != 1 or self.requests != 1:
+        if self.requests != 1:
             return math.inf
-        return lines[0].single.seconds_for(lines[0].tokens) or math.inf
+        (line,) = self._waiting
+        return line.single.seconds_for(line.tokens) or math.inf
 
 
 def companions(lengths: Sequence[int], budget: int, full: int, pairs: int | None = None) -> list[int]:

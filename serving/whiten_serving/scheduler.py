@@ -82,6 +82,9 @@ class Scheduler:
     def check_open(self, runner: Engine) -> None:
         """Raise ClosedError if requests of a runner are not taken."""
         self._check_process()
+        self._check_taken(runner)
+
+    def _check_taken(self, runner: Engine) -> None:
         if self._closed or runner in self._ended:
             raise ClosedError("the batcher is closed; create a new one")
 
@@ -136,10 +139,11 @@ class Scheduler:
         """Queue a request of at least one text. Without `wake`, an idle lane takes it after a call of `wake`."""
         self._check_process()
         with self._changed:
-            self.check_open(request.runner)
+            self._check_taken(request.runner)
             now = time.monotonic()
             self._check_work(request, now)
-            self._start_lanes()
+            if len(self._threads) < self.lanes:
+                self._start_lanes()
             request.submitted = now
             self._queue.add(request)
             self._open.add(request)

@@ -138,7 +138,8 @@ class Embedder:
                         "shorten it, or pass truncate=True to cut it"
                     )
                 cut.add(index)
-            ids.append(self.tokenizer.cut(row))
+                row = self.tokenizer.cut(row)
+            ids.append(row)
         truncated = len(cut) if different is None or not cut else different.count(start + index for index in cut)
         if truncated:
             self._truncated.add(truncated)

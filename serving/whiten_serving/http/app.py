@@ -24,8 +24,7 @@ from whiten_serving.http import ollama, openai, tei
 from whiten_serving.http.calls import Call, Guarded
 from whiten_serving.http.errors import ApiError, ClientGoneError, draining, of_answer
 from whiten_serving.http.metrics import version
-from whiten_serving.http.own.openapi import document
-from whiten_serving.http.own.page import page
+from whiten_serving.http.own import document, page
 from whiten_serving.http.service import Endpoint, Service, answer, json_of
 from whiten_serving.requests import OverloadedError
 

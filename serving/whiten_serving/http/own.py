@@ -1,15 +1,16 @@
-"""Describe all routes in OpenAPI 3.1: bodies by the types that decode them, errors by their table.
-
-openapi.json has the rest, for the first route of each handler: a summary, an example, the answer.
-"""
+"""Say what the server is: the description of its routes in OpenAPI 3.1, and the page for browsers."""
 
 import re
+from base64 import b64encode
 from copy import deepcopy
+from functools import cache
+from hashlib import sha256
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any
 
 import msgspec
+from starlette.responses import Response
 
 from whiten_serving.http import ollama, openai, tei
 from whiten_serving.http.errors import PROBLEMS, Dialect
@@ -30,10 +31,15 @@ BODIES: dict[object, tuple[type, ...]] = {
 
 _ERRORS: dict[Dialect, str] = {"openai": "OpenAIError", "tei": "TEIError", "ollama": "OllamaError"}
 _OF_ROUTING = {"unknown_path", "method_not_allowed"}
+_SCRIPTS = ("api", "dom", "heat", "code", "try", "compare", "models", "now", "main")
 
 
 def document(placed: list[tuple[str, Endpoint]], server: str, keys: bool) -> dict[str, Any]:
-    """Return the description of routes, given with their paths below the server's address."""
+    """Return the description of routes, given with their paths below the server's address.
+
+    Bodies follow from the types that decode them, errors from their table. openapi.json has the rest, for the first
+    route of each handler: a summary, an example, the answer.
+    """
     described: dict[str, Any] = msgspec.json.decode((files(__package__) / "openapi.json").read_bytes())
     types = list(dict.fromkeys(one for some in BODIES.values() for one in some))
     places, schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
@@ -85,3 +91,34 @@ def _refusals(endpoint: Endpoint, names_model: bool) -> dict[str, Any]:
         }
         for status, some in sorted(by_status.items())
     }
+
+
+def page() -> Response:
+    """Return the page, which needs nothing from elsewhere and runs nothing that is not its own."""
+    body, policy = _written()
+    headers = {
+        "content-security-policy": policy,
+        "referrer-policy": "no-referrer",
+        "x-content-type-options": "nosniff",
+        "cache-control": "no-cache",
+        "vary": "accept",
+    }
+    return Response(body, headers=headers, media_type="text/html")
+
+
+@cache
+def _written() -> tuple[bytes, str]:
+    """Return the page with its style and its script inside, and the policy that allows these two by their hashes."""
+    folder = files(__package__) / "page"
+    style = (folder / "page.css").read_text("utf-8")
+    script = "\n".join((folder / f"{name}.js").read_text("utf-8") for name in _SCRIPTS)
+    text = (folder / "index.html").read_text("utf-8").replace("{{style}}", style).replace("{{script}}", script)
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    )
+    return text.encode(), policy
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
