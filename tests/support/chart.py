@@ -23,7 +23,7 @@ ENGINES = {
 """Names of the engines in the chart by those in the table."""
 
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 740, 310, 190, 24, 40
-_STYLE = (
+STYLE = (
     "text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;font-size:13px;fill:#1d2733}"
     ".title{font-weight:600}.ground{fill:#fbfcfd;stroke:#8b98a5;stroke-opacity:.4}.own{fill:#1f6f9f}.other{fill:#b4bfca}"
     "@media (prefers-color-scheme:dark){.ground{fill:#1a212b;stroke:#738191}text{fill:#e6ebf1}.own{fill:#69b7e4}"
@@ -54,7 +54,7 @@ def draw(table: str) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" role="img">',
         f"<title>{title}</title>",
-        f"<style>{_STYLE}</style>",
+        f"<style>{STYLE}</style>",
         f'<rect x=".5" y=".5" width="{_WIDTH - 1}" height="{height - 1}" rx="10" class="ground"/>',
         f'<text x="16" y="25" class="title">{title}</text>',
     ]
