@@ -1,7 +1,7 @@
 """Time one text of up to 8,192 tokens, and the memory of it: `python -m benchmarks.long_texts --texts FILE`.
 
-Compares whiten with PyTorch's scaled-dot-product attention on networks of random weights. Each figure is from a process
-of its own. Writes table.md, or table-cuda.md with `--device cuda`.
+Compares whiten with PyTorch's scaled-dot-product attention, and with OpenVINO if it is installed and named, on networks
+of random weights. Each figure is from a process of its own. Writes table.md, or table-cuda.md with `--device cuda`.
 """
 
 import argparse
@@ -9,7 +9,8 @@ import json
 import subprocess
 import sys
 import tempfile
-from functools import partial
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,43 +19,90 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.machine import made_by
-from benchmarks.timing import seconds
 from benchmarks.workloads import minilm, passages, plain_tokenizer
+from whiten_runtime.errors import WhitenError
 from whiten_runtime.files.texts import read_texts
 
 HERE = Path(__file__).parent
+OPENVINO_GRAPH = "openvino.xml"
+REFERENCE = "PyTorch fp32"
 POSITIONS = 8192
-NETWORKS: dict[str, dict[str, Any]] = {
-    "modernbert": {"reference_compile": False},
-    "bert": {},
-    "qwen3": {
-        "hidden_size": 1024,
-        "intermediate_size": 3072,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "use_sliding_window": False,
-    },
+LONG = 4096
+"""Number of tokens above which a text is timed once."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Describes a network of random weights, of base size where it does not say otherwise."""
+
+    kind: str  # type in transformers
+    layers: int  # number of layers of the published model
+    settings: dict[str, Any]
+    tokens: int = POSITIONS  # maximum number of tokens
+
+
+NETWORKS = {
+    network.kind: network
+    for network in (
+        Network("modernbert", 22, {"reference_compile": False}),
+        Network("bert", 12, {}),
+        # bge-m3's positions
+        Network("xlm-roberta", 12, {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}),
+        # EmbeddingGemma's layers
+        Network(
+            "gemma3_text",
+            24,
+            {
+                "hidden_size": 768,
+                "intermediate_size": 1152,
+                "num_attention_heads": 3,
+                "num_key_value_heads": 1,
+                "head_dim": 256,
+                "sliding_window": 512,
+                "use_bidirectional_attention": True,
+            },
+            tokens=2048,
+        ),
+        # layers of Qwen3-Embedding-0.6B
+        Network(
+            "qwen3",
+            28,
+            {
+                "hidden_size": 1024,
+                "intermediate_size": 3072,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 8,
+                "head_dim": 128,
+                "use_sliding_window": False,
+            },
+        ),
+    )
 }
-"""Networks by their type in transformers, of base size; qwen3 has the layers of Qwen3-Embedding-0.6B."""
+"""Networks by their type in transformers."""
 
 
-def checkpoint(kind: str, layers: int, folder: Path) -> Path:
+def network_of(name: str) -> Network:
+    """Return the network of KIND, or KIND:LAYERS with another number of layers."""
+    kind, _, layers = name.partition(":")
+    network = NETWORKS[kind]
+    return replace(network, layers=int(layers)) if layers else network
+
+
+def checkpoint(network: Network, folder: Path) -> Path:
     """Write a network of random weights with the tokenizer of all-MiniLM-L6-v2, and return its folder."""
     import torch
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(minilm(), model_max_length=POSITIONS)
-    config = AutoConfig.for_model(
-        kind,
-        **NETWORKS[kind],
-        num_hidden_layers=layers,
-        max_position_embeddings=POSITIONS,
-        vocab_size=len(tokenizer),
+    tokenizer = AutoTokenizer.from_pretrained(minilm(), model_max_length=network.tokens)
+    settings = {
+        "num_hidden_layers": network.layers,
+        "max_position_embeddings": network.tokens,
+        "vocab_size": len(tokenizer),
         **{f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "cls", "sep", "bos", "eos")},
-    )
+        **network.settings,
+    }
     torch.manual_seed(0)
-    AutoModel.from_config(config).save_pretrained(folder)
+    AutoModel.from_config(AutoConfig.for_model(network.kind, **settings)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -85,21 +133,68 @@ def load_pytorch(folder: Path, device: str, precision: str, longest: int) -> Any
     return encode
 
 
+def load_openvino(folder: Path, longest: int) -> Any:
+    """Return a function from a text to the mean of the last hidden states, computed by OpenVINO in float32."""
+    import openvino
+    import torch
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, model_max_length=longest)
+    config = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads(), "NUM_STREAMS": 1}
+    network = openvino.Core().compile_model(str(folder / OPENVINO_GRAPH), "CPU", config)
+
+    def encode(text: str) -> NDArray[np.float32]:
+        tokens = tokenizer([text], return_tensors="np", truncation=True, max_length=longest)
+        states = network({name: tokens[name] for name in ("input_ids", "attention_mask")})[0]
+        vector: NDArray[np.float32] = states.mean(1)[0]
+        return vector
+
+    return encode
+
+
+def export_openvino(folder: Path) -> None:
+    """Convert a network of PyTorch, with its scaled-dot-product attention, to OpenVINO."""
+    import openvino
+    import torch
+    from transformers import AutoModel
+
+    class States(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = AutoModel.from_pretrained(folder, attn_implementation="sdpa").eval()
+
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+            return self.network(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+    example = (torch.full((2, 300), 5), torch.ones(2, 300, dtype=torch.int64))  # longer than the windows
+    axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
+    program = torch.export.export(States(), example, dynamic_shapes=(axes, axes), strict=False)
+    model = openvino.convert_model(program)
+    openvino.save_model(model, str(folder / OPENVINO_GRAPH), compress_to_fp16=False)
+
+
 def measure(engine: str, folder: Path, device: str, text: str, longest: int, runs: int) -> dict[str, Any]:
     """Return the median milliseconds, the memory in MB, and the vector of a text, computed in this process.
 
-    The memory is the most that the process took, or what the GPU lacks since the engine was loaded.
+    A short text is computed before. The memory is the most that the process took, or what the GPU lacks since the
+    engine was loaded.
     """
     name, precision = engine.split()
     before = taken_on_gpu() if device == "cuda" else 0
     if name == "PyTorch":
         encode = load_pytorch(folder, device, precision, longest)
+    elif name == "OpenVINO":
+        encode = load_openvino(folder, longest)
     else:
         encode = load_whiten(folder / bundle_name(engine), device)
-    vector = encode(text)
-    milliseconds = 1000 * median(seconds(partial(encode, text)) for _ in range(runs))
+    encode(text[:100])
+    times = []
+    for _ in range(runs if longest <= LONG else 1):
+        start = time.perf_counter()
+        vector = encode(text)
+        times.append(time.perf_counter() - start)
     memory = taken_on_gpu() - before if device == "cuda" else peak_memory()
-    return {"ms": milliseconds, "mb": memory, "vector": vector.tolist()}
+    return {"ms": 1000 * median(times), "mb": memory, "vector": vector.tolist()}
 
 
 def peak_memory() -> float:
@@ -146,15 +241,23 @@ def free_gpu() -> None:
     torch.cuda.empty_cache()
 
 
-def export(folder: Path, longest: int, engine: str) -> None:
-    """Export the last layer, not whitened, for one engine of whiten."""
+def export(folder: Path, longest: int, engine: str) -> bool:
+    """Write what an engine opens: for whiten, the last layer, not whitened. Return False if the gate refuses it."""
     from whiten_export.pipeline.export import export_bundle
     from whiten_export.pipeline.recipe import Recipe
 
     name, precision = engine.split()
-    choices: dict[str, Any] = {"precision": precision, "target": name.partition(":")[2] or "cpu"}
-    recipe = Recipe(str(folder), layers=(-1,), whitening=None, max_length=longest, **choices)
-    export_bundle(recipe, folder / bundle_name(engine), replace=True)
+    if name == "OpenVINO":
+        export_openvino(folder)
+    elif name != "PyTorch":
+        choices: dict[str, Any] = {"precision": precision, "target": name.partition(":")[2] or "cpu"}
+        recipe = Recipe(str(folder), layers=(-1,), whitening=None, max_length=longest, **choices)
+        try:
+            export_bundle(recipe, folder / bundle_name(engine), replace=True)
+        except WhitenError as error:
+            print(f"{engine}: {error}", file=sys.stderr)
+            return False
+    return True
 
 
 def bundle_name(engine: str) -> str:
@@ -168,24 +271,27 @@ def cosine(vector: list[float], reference: list[float]) -> float:
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
-def compare(kind: str, arguments: argparse.Namespace, sentences: list[str], folder: Path) -> list[str]:
+def compare(network: Network, arguments: argparse.Namespace, sentences: list[str], folder: Path) -> list[str]:
     """Measure one network, and return the rows of its table."""
-    checkpoint(kind, arguments.layers, folder)
-    ours = [engine for engine in arguments.engines if engine.startswith("whiten")]
-    for engine in ours:
-        export(folder, max(arguments.tokens), engine)
+    checkpoint(network, folder)
+    lengths = [tokens for tokens in arguments.tokens if tokens <= network.tokens]
+    exported = {engine for engine in arguments.engines if export(folder, max(lengths), engine)}
     tokenizer = plain_tokenizer(folder)
     rows = []
-    for tokens in arguments.tokens:
+    for tokens in lengths:
         (text,) = passages(sentences, tokenizer, [tokens])
-        results = {engine: measured(arguments, engine, folder, text, tokens) for engine in arguments.engines}
-        reference = measured(arguments, "PyTorch fp32", folder, text, tokens)
+        results = {
+            engine: measured(arguments, engine, folder, text, tokens) if engine in exported else None
+            for engine in arguments.engines
+        }
+        reference = results.get(REFERENCE) or measured(arguments, REFERENCE, folder, text, tokens)
         for engine, result in results.items():
+            first = f"| {network.kind} | {network.layers} | {tokens} | {engine} |"
             if result is None:
-                rows.append(f"| {kind} | {tokens} | {engine} | fails | | |")
+                rows.append(f"{first} fails | | |")
                 continue
             distance = 1 - cosine(result["vector"], reference["vector"]) if reference else float("nan")
-            rows.append(f"| {kind} | {tokens} | {engine} | {result['ms']:.1f} | {result['mb']:.0f} | {distance:.1e} |")
+            rows.append(f"{first} {result['ms']:.1f} | {result['mb']:.0f} | {distance:.1e} |")
             print(rows[-1], flush=True)
     return rows
 
@@ -195,10 +301,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.long_texts", description=__doc__)
     parser.add_argument("--texts", help="sentences, one a line")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--networks", default=",".join(NETWORKS), help=f"some of {', '.join(NETWORKS)}")
+    names = f"some of {', '.join(NETWORKS)}; KIND:LAYERS for another number of layers"
+    parser.add_argument("--networks", default=",".join(NETWORKS), help=names)
     parser.add_argument("--tokens", default="512,2048,8192", type=lambda value: list(map(int, value.split(","))))
-    parser.add_argument("--engines", default="whiten fp32,PyTorch fp32", type=lambda value: value.split(","))
-    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--engines", default=f"whiten fp32,{REFERENCE}", type=lambda value: value.split(","))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--job", help=argparse.SUPPRESS)
@@ -208,18 +314,25 @@ def main() -> None:
         print(json.dumps(measure(engine, Path(folder), device, text, tokens, runs)))
         return
     sentences = list(read_texts(arguments.texts))
+    networks = [network_of(name) for name in arguments.networks.split(",")]
     rows: list[str] = []
-    for kind in arguments.networks.split(","):
+    for network in networks:
         with tempfile.TemporaryDirectory() as name:
-            rows += compare(kind, arguments, sentences, Path(name))
-    command = f"long_texts --device {arguments.device} --layers {arguments.layers}"
+            rows += compare(network, arguments, sentences, Path(name))
+    fewer = [
+        f"{network.kind} has {NETWORKS[network.kind].layers} layers where it is published"
+        for network in networks
+        if network.layers != NETWORKS[network.kind].layers
+    ]
+    command = f"long_texts --device {arguments.device} --networks {arguments.networks}"
+    runs = f"one text, medians of {arguments.runs} runs, one run above {LONG:,} tokens"
     lines = [
-        made_by(command, f"one text, medians of {arguments.runs} runs"),
+        made_by(command, runs),
         "",
-        f"Networks of {arguments.layers} layers with random weights and {POSITIONS} positions.",
+        f"Networks with random weights{''.join(f'; {line}' for line in fewer)}.",
         "",
-        "| network | tokens | engine | ms | MB | 1 - cosine to PyTorch fp32 |",
-        "|---|---|---|---|---|---|",
+        "| network | layers | tokens | engine | ms | MB | 1 - cosine to PyTorch fp32 |",
+        "|---|---|---|---|---|---|---|",
         *rows,
     ]
     arguments.out.mkdir(parents=True, exist_ok=True)
