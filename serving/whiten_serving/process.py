@@ -51,12 +51,6 @@ batches that requests for layer 0, whose network costs nothing, take a fifth mor
 _LOG = logging.getLogger("whiten.serving")
 
 
-class _Server(uvicorn.Server):
-    """Leaves the signals to `Process`: what uvicorn does for SIGTERM has no drain, and ends with the code 143."""
-
-    capture_signals = staticmethod(nullcontext)  # type: ignore[assignment]
-
-
 def serve(settings: Settings, choices: Sequence[ModelChoice], hang_ups: Sequence[int] = ()) -> None:
     """Serve bundles until SIGTERM or SIGINT has been obeyed. A list of `hang_ups` may grow before it is ready."""
     set_up_logs(usual_format() if settings.log == "off" else settings.log)
@@ -103,7 +97,8 @@ class Process:
         except OSError as error:
             wanted = "a PEM file with the private key and the chain of certificates"
             raise WhitenError(f"{settings.tls}: cannot be used for TLS: {error}; wanted {wanted}") from None
-        self._server, self._hung_up, self._tls = _Server(config), asyncio.Event(), config.ssl
+        self._server, self._hung_up, self._tls = uvicorn.Server(config), asyncio.Event(), config.ssl
+        self._server.capture_signals = nullcontext  # what uvicorn does for SIGTERM has no drain, and ends with 143
         self._tasks: set[asyncio.Task[None]] = set()
         self._terminal = is_terminal(sys.stderr)
         self._handle_signals()  # before the first request is answered, as whoever got an answer may stop the server

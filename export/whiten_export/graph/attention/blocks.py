@@ -138,44 +138,60 @@ def _replace(graph: ir.Graph, attention: Attention, seen: Visible, start: _Start
     graph.remove(context, safe=True)
 
 
-def _attend(nodes: Nodes, operands: _Operands, bias: ir.Value) -> ir.Value:
-    """Add softmax(c Q K^T + bias) V, [batch, heads, q, d]; heads that share keys are rows of one product."""
-    queries, keys = operands.queries, operands.keys
-    copies, heads, width = operands.copies, operands.heads, operands.width
-    groups = heads // copies
+def _attend(nodes: Nodes, operands: _Operands, bias: ir.Value | None) -> ir.Value:
+    """Add softmax(c Q K^T + bias) V, [batch, heads, q, d]; heads that share keys are rows of one product.
+
+    Without a bias, the last row of the keys holds what hides padding, and the last column of the queries holds ones.
+    """
+    queries, copies, heads, width = operands.queries, operands.copies, operands.heads, operands.width
     if copies > 1:
-        queries = nodes.op("Reshape", queries, nodes.integers(0, groups, -1, width))
-    scores = nodes.op("MatMul", queries, keys)
+        queries = nodes.op("Reshape", queries, nodes.integers(0, heads // copies, -1, width + (bias is None)))
+    scores = nodes.op("MatMul", queries, operands.keys)
     if operands.scale is not None:
         scores = _scaled(nodes, operands.scale, scores)
-    if copies > 1:
-        columns = nodes.size(keys, 3)
-        apart = nodes.op("Concat", nodes.integers(0, groups, copies, -1), columns, axis=0)
-        scores = nodes.op("Add", nodes.op("Reshape", scores, apart), nodes.op("Unsqueeze", bias, nodes.integers(1)))
-        scores = nodes.op("Reshape", scores, nodes.op("Concat", nodes.integers(0, groups, -1), columns, axis=0))
-    else:
-        scores = nodes.op("Add", scores, bias)
+    if bias is not None:
+        scores = _masked(nodes, operands, scores, bias)
     context = nodes.op("MatMul", nodes.op("Softmax", scores, axis=-1), operands.values)
     return nodes.op("Reshape", context, nodes.integers(0, heads, -1, width)) if copies > 1 else context
 
 
-def _scaled(nodes: Nodes, scale: ir.Node, scores: ir.Value) -> ir.Value:
-    """Add the Mul or Div of an attention to other scores."""
-    inputs = [
-        value if ir.convenience.get_const_tensor(value) is not None else scores for value in scale.inputs if value
-    ]
+def _masked(nodes: Nodes, operands: _Operands, scores: ir.Value, bias: ir.Value) -> ir.Value:
+    """Add a bias [batch, 1, 1 or q, k] to scores [batch, groups, copies of q, k]."""
+    copies, groups = operands.copies, operands.heads // operands.copies
+    if copies == 1:
+        return nodes.op("Add", scores, bias)
+    columns = nodes.size(operands.keys, 3)
+    apart = nodes.op("Concat", nodes.integers(0, groups, copies, -1), columns, axis=0)
+    scores = nodes.op("Add", nodes.op("Reshape", scores, apart), nodes.op("Unsqueeze", bias, nodes.integers(1)))
+    return nodes.op("Reshape", scores, nodes.op("Concat", nodes.integers(0, groups, -1), columns, axis=0))
+
+
+def _scaled(nodes: Nodes, scale: ir.Node, value: ir.Value) -> ir.Value:
+    """Add the Mul or Div of an attention to other scores, or to the queries."""
+    inputs = [end if ir.convenience.get_const_tensor(end) is not None else value for end in scale.inputs if end]
     return nodes.op(scale.op_type, *inputs)
 
 
 def _scan(graph: ir.Graph, nodes: Nodes, operands: _Operands, seen: Visible, padding: ir.Value, name: str) -> ir.Value:
-    """Add a Scan over blocks of queries, whose results are joined and cut to the length of the text."""
+    """Add a Scan over blocks of queries, whose results are joined and cut to the length of the text.
+
+    The scores of a block are the largest values of a long text: what is multiplied with them or added to them reads
+    all of them once more. So the queries are scaled, and where only padding is hidden, a row of the keys hides it.
+    """
     body = Nodes(graph, name)
     start = ir.Value(name=f"{name}.start", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
     first = body.op("Unsqueeze", start, body.integers(0))
     end = body.op("Add", first, body.integers(BLOCK))
     queries = body.op("Slice", operands.queries, first, end, body.integers(2))
-    keys, values, bias = operands.keys, operands.values, padding
-    if not seen.all:
+    if operands.scale is not None:
+        queries = _scaled(body, operands.scale, queries)
+    keys, values, bias = operands.keys, operands.values, None
+    if seen.all:
+        groups = operands.heads // operands.copies
+        rows = nodes.op("Expand", padding, nodes.integers(1, groups, 1, 1))
+        keys = nodes.op("Concat", keys, rows, axis=2)
+        queries = body.op("Pad", queries, body.integers(0, 0, 0, 0, 0, 0, 0, 1), body.number(1.0))
+    else:
         least = body.integers(0)
         if seen.left is not None:
             least = body.op("Max", body.op("Sub", first, body.integers(seen.left)), least)
@@ -187,7 +203,7 @@ def _scan(graph: ir.Graph, nodes: Nodes, operands: _Operands, seen: Visible, pad
             _positions(body, value, axis, at) for value, axis, at in ((queries, 2, first), (keys, 3, least))
         )
         bias = _hide(body, seen, body.op("Unsqueeze", rows, body.integers(1)), columns, bias)
-    context = _attend(body, replace(operands, queries=queries, keys=keys, values=values), bias)
+    context = _attend(body, replace(operands, queries=queries, keys=keys, values=values, scale=None), bias)
     turned = body.op("Transpose", context, perm=[2, 0, 1, 3])  # [q, batch, heads, d]
     missing = body.op("Sub", body.integers(BLOCK), body.size(turned, 0))
     pads = body.op("Concat", body.integers(0, 0, 0, 0), missing, body.integers(0, 0, 0), axis=0)
