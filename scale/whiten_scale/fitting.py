@@ -17,7 +17,7 @@ from whiten_whitening.statistics import Origin, Statistics, embed_windows, gathe
 
 MOST_RANGES = 256
 """Ranges of a job, at most: each has a file, of 7.5 MB with 384 dimensions, and a line in the manifest of a bundle that
-is fitted on them. They depend on the plan alone."""
+is fitted on them. They depend only on the plan."""
 
 
 def ranges_of(job: Job) -> list[range]:

@@ -84,13 +84,17 @@ def find(url: str) -> list[Entry]:
     with reaching(url):
         if "*" in path:
             infos = map(system.info, system.glob(path))  # those of glob do not follow links
-            entries = [_entry(system, one, one["name"].rpartition("/")[2]) for one in infos if one["type"] == "file"]
+            entries = [
+                _entry(system, info, info["name"].rpartition("/")[2]) for info in infos if info["type"] == "file"
+            ]
         elif system.isdir(path):
             path = os.path.realpath(path) if _is_local(system) else path
             # fsspec's own search leaves linked and closed directories out silently
             names = map(str, files_below(Path(path), _HIDDEN)) if _is_local(system) else system.find(path)
             entries = [
-                _entry(system, system.info(one), name) for one in names if not _is_hidden(name := _below(one, path))
+                _entry(system, system.info(address), name)
+                for address in names
+                if not _is_hidden(name := _below(address, path))
             ]
         else:
             entries = [_entry(system, system.info(path), path.rpartition("/")[2])]
@@ -182,7 +186,9 @@ class Folder:
         with reaching(self.url):
             self._system.invalidate_cache()
             try:
-                return {str(one).rstrip("/").rpartition("/")[2] for one in self._system.ls(self._path, detail=False)}
+                return {
+                    str(address).rstrip("/").rpartition("/")[2] for address in self._system.ls(self._path, detail=False)
+                }
             except FileNotFoundError:
                 return set()
 

@@ -202,7 +202,7 @@ def _common_schema(cuts: Sequence[CutFile], choice: ColumnChoice) -> Any:
         types = {cut.carried.field(place).type: cut.file.name for cut in reversed(cuts)}  # the first file of each
         kind = common_type(cut.carried.field(place).type for cut in cuts)
         if kind is None:
-            held = " and ".join(f"{one} in '{file}'" for one, file in reversed(types.items()))
+            held = " and ".join(f"{kind} in '{file}'" for kind, file in reversed(types.items()))
             raise UsageError(f"'{name}' is {held}; give all files one type, or embed them apart")
         fields.append(pyarrow.field(name, kind, nullable=name != choice.id))
     return pyarrow.schema(fields)

@@ -54,7 +54,7 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ColumnChoice(msgspec.Struct, frozen=True):
-    """Which columns are read: those of the texts, of ids, and those to keep."""
+    """Names the columns to read: texts, ids, and those to keep."""
 
     column: str | None = None
     id: str | None = None
@@ -97,7 +97,7 @@ class Chunk:
 
 
 class CutFile(NamedTuple):
-    """What is known of a file once it is cut."""
+    """Describes a file that is cut into shards."""
 
     file: InputFile
     carried: Any  # schema of pyarrow of the columns that are carried
@@ -125,12 +125,12 @@ def cut_file(entry: Entry, choice: ColumnChoice, per_shard: int) -> CutFile:
         with opened(entry.url) as raw, content_of(raw, entry.url, compression) as content:
             layout, records = read_layout(content, entry.url, kind, choice.column, choice.carried)
             columns, column = layout.header, layout.column
-            found = [JsonColumn(name) for name in choice.carried] if kind == "jsonl" else []
-            records = watched(records, entry.url, found) if found else records
+            keys = [JsonColumn(name) for name in choice.carried] if kind == "jsonl" else []
+            records = watched(records, entry.url, keys) if keys else records
             pieces, digest = _cut_records(records, layout.start, None if compression else per_shard)
-        types = [one.type for one in found] or [pyarrow.string()] * len(choice.carried)
+        types = [key.type for key in keys] or [pyarrow.string()] * len(choice.carried)
         carried = pyarrow.schema(list(zip(choice.carried, types, strict=True)))
-        absent = {one.name: sorted(keys_of(layout.sample)) for one in found if one.absent}
+        absent = {key.name: sorted(keys_of(layout.sample)) for key in keys if key.absent}
     described = InputFile(
         **asdict(entry), kind=kind, compression=compression, columns=columns, column=column, sha256=digest
     )

@@ -37,7 +37,7 @@ _BEYOND = "has a coordinate beyond 65,504, the largest of float16 (--vector-type
 
 
 class VectorChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored of each text."""
+    """Says what is stored of each text."""
 
     vector_type: StoredType = "float32"
     normalize: bool = False
@@ -122,7 +122,7 @@ class Vectors:
             number = np.dtype(np.float16) if self._choice.vector_type == "float16" else self._metadata.dtype
             last = ("embedding", pyarrow.list_(pyarrow.from_numpy_dtype(number), self._metadata.columns))
         places = [] if job.choice.id else [("file", pyarrow.string()), ("row", pyarrow.int64())]
-        fields = [*(pyarrow.field(*one, nullable=False) for one in places), *job.carried]
+        fields = [*(pyarrow.field(*place, nullable=False) for place in places), *job.carried]
         return pyarrow.schema([*fields, pyarrow.field(*last, nullable=False)], metadata=metadata)
 
 

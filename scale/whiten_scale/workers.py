@@ -44,7 +44,7 @@ Do = Callable[[int], None]
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process needs in order to do any item of a job."""
+    """Holds what a process needs in order to do any item of a job."""
 
     job: Job
     bundle: str  # its directory

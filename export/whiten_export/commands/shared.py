@@ -73,7 +73,7 @@ def tell_written(result: "Export", reporter: ConsoleReporter, as_json: bool, sec
 
 
 def summary(path: Path, size: int, manifest: Manifest, seconds: float | None = None) -> str:
-    """Return the lines that follow "wrote ", each of at most 100 characters but for long paths."""
+    """Return the lines that follow "wrote ", each of at most 100 characters, except long paths."""
     parity, whitening, published = manifest.parity, manifest.whitening, manifest.published
     assert parity is not None
     took = "" if seconds is None else f", {seconds:.0f} s"

@@ -27,7 +27,7 @@ class HiddenStates:
     model: ir.Model  # graph that takes `input_ids` and `attention_mask`, int64 [batch_size, sequence_length]
     states: tuple[ir.Value, ...]  # hidden states of the chosen layers, each float32 [batch_size, sequence_length, d]
     # weight of each token in the pooling, float32 [batch_size, sequence_length]; None if it follows from the mask
-    # and the pooling alone
+    # and only the pooling
     weights: ir.Value | None = None
     # dense layer over the state of the first token, as BERT's; None if the pooling does not need one
     pooler: Dense | None = None

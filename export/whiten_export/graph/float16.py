@@ -1,4 +1,4 @@
-"""Convert a network to half precision, for GPUs: float16 but for pooling and whitening, and for nodes of indices."""
+"""Convert a network to half precision, for GPUs: float16 except pooling, whitening and nodes of indices."""
 
 import numpy as np
 import onnx_ir as ir

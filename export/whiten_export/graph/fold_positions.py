@@ -18,7 +18,7 @@ from whiten_runtime.ort.session import SessionOptions, create_session
 
 
 class PartialRun:
-    """Computes one value of a model alone."""
+    """Computes only one value of a model."""
 
     def __init__(self, model: ir.Model, value: ir.Value, most: int) -> None:
         part = ir.convenience.extract(model.graph, list(model.graph.inputs), [value])
@@ -58,13 +58,15 @@ _TOKENS = 1 << 14
 
 
 def fold_positions(model: ir.Model, longest: int) -> int:
-    """Replace the summands of the word embeddings that depend on the position alone."""
+    """Replace the summands of the word embeddings that depend only on the position."""
     words = _words(model)
     if words is None:
         return 0
     whole, summands = _summands(words)
     vocabulary = _vocabulary(words)
-    tables = {one: table for one in summands if (table := _table(model, one, longest, vocabulary)) is not None}
+    tables = {
+        summand: table for summand in summands if (table := _table(model, summand, longest, vocabulary)) is not None
+    }
     if not tables:
         return 0
     together = np.sum([table.astype(np.float64) for table in tables.values()], axis=0).astype(np.float32)

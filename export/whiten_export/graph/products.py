@@ -46,7 +46,7 @@ def shares_weights(source: ir.Value) -> bool:
     Such weights are held once: without factors of an activation's channels, and rounded to the nearest. Where only some
     are shared, as DeBERTa's keys with its relative positions, each activation has its own copy.
     """
-    users = {user for one in _with_shared_weights(source) for user in _with_shared_weights(one)}
+    users = {user for activation in _with_shared_weights(source) for user in _with_shared_weights(activation)}
     return len(users) > 1 and all(_all_are_shared(user) for user in users)
 
 

@@ -1,4 +1,4 @@
-"""Export a whitening of precomputed embeddings, such as an API's, as a bundle whose graph is the affine map alone."""
+"""Export a whitening of precomputed embeddings, such as an API's, as a bundle whose graph is only the affine map."""
 
 import dataclasses
 from pathlib import Path

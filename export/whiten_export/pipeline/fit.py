@@ -95,7 +95,9 @@ def _embed_corpus(job: FitJob, embedder: Embedder | None, work: Work) -> Statist
         statistics = fit_corpus(work.corpus, embedder, advance)
     if not work.of_model:
         return statistics.fitted_at(work.draft.precision)
-    if any(one.name == BUILTIN_CORPUS for one in statistics.corpus) and is_multilingual(work.model.tokenizer.json):
+    if any(source.name == BUILTIN_CORPUS for source in statistics.corpus) and is_multilingual(
+        work.model.tokenizer.json
+    ):
         work.report.stage(
             f"{BUILTIN_CORPUS} is English, but the model knows other scripts: add --corpus FILE in your languages"
         )

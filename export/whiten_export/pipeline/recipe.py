@@ -200,19 +200,19 @@ def _check_graph(recipe: Recipe) -> None:
         raise UsageError("precision int8 is for CPUs, target is cuda; name fp16 or fp32, or leave the target out")
 
 
-def _whole_numbers(name: str, given: object, example: tuple[int, ...]) -> tuple[int, ...] | None:
+def _whole_numbers(name: str, choice: object, example: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return a choice as whole numbers of Python."""
-    if given is None:
+    if choice is None:
         return None
     try:
-        if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        if isinstance(choice, str | bytes) or not isinstance(choice, Iterable):
             raise TypeError
-        values = tuple(given)
+        values = tuple(choice)
         if any(isinstance(value, bool) for value in values):
             raise TypeError
         numbers = tuple(map(operator.index, values))
     except TypeError:
-        raise UsageError(f"{name} is {given!r}; wanted whole numbers in a tuple, such as {example}") from None
+        raise UsageError(f"{name} is {choice!r}; wanted whole numbers in a tuple, such as {example}") from None
     if not numbers:
         raise UsageError(f"{name} is empty; name at least one, or leave it out")
     return numbers

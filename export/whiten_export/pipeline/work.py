@@ -59,7 +59,7 @@ class FitJob:
 
 @dataclass(frozen=True)
 class Work:
-    """What an export starts from, and what its steps use."""
+    """Holds what an export starts from, and what its steps use."""
 
     source: Source  # where it starts
     draft: Manifest  # manifest before the first step; its names, lengths and prompts are final

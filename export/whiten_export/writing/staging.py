@@ -157,7 +157,7 @@ def _exchange_names(first: Path, second: Path) -> bool:
 
 
 _REPLACED = ".replaced-"
-"""What follows the name of a directory in its hidden name while another gets its place, by two renames. It is whole."""
+"""Ending of the hidden name of a whole directory while another gets its place, by two renames."""
 
 
 def _beside(target: Path, mark: str) -> Path:

@@ -22,7 +22,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def _together(*options: Decorator) -> Decorator:
-    return lambda command: reduce(lambda wrapped, one: one(wrapped), reversed(options), command)
+    return lambda command: reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
 
 
 def _parse_share(context: click.Context, parameter: click.Parameter, text: str) -> slice:

@@ -129,30 +129,30 @@ def embed_many(
         say(f"there already: {counted(len(there), 'shard')}; left: {len(todo):,}")
     do_items("embedded", work, todo, workers, ray)
     whole = folder.names() >= set(map(shard_name, everything))
-    found = finished(job, folder, everything if whole else mine)
-    if gone := [shard_name(number) for number in mine if number not in found]:
+    shards_done = finished(job, folder, everything if whole else mine)
+    if gone := [shard_name(number) for number in mine if number not in shards_done]:
         raise WhitenError(f"{folder.place(gone[0])}: was removed during this run; run the same command again")
-    wrong = write_errors(folder, found) if whole else 0
-    rows = sum(record.rows for record in found.values())
+    wrong = write_errors(folder, shards_done) if whole else 0
+    rows = sum(record.rows for record in shards_done.values())
     if wrong:
         warn(
             f"left out, as they hold no text or get no vector: {counted(wrong, 'row')}, "
             f"listed in {folder.place(ERRORS_FILE)}"
         )
     shards = counted(len(everything), "shard")
-    of = "" if len(found) == len(everything) else f"{len(found):,} of "
+    of = "" if len(shards_done) == len(everything) else f"{len(shards_done):,} of "
     say(f"{counted(rows, 'row')} in {of}{shards} in {folder.url}")
     if as_json:
         console.print_json(
             {
                 "out": folder.url,
                 "planned": len(everything),
-                "shards": len(found),
+                "shards": len(shards_done),
                 "embedded": len(todo),
                 "resumed": len(there),
                 "rows": rows,
-                "blank": sum(record.blank for record in found.values()),
-                "wrong": sum(len(record.wrong) for record in found.values()),
+                "blank": sum(record.blank for record in shards_done.values()),
+                "wrong": sum(len(record.wrong) for record in shards_done.values()),
                 "key": job.key,
             }
         )

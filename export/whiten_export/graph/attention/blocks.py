@@ -3,7 +3,7 @@
 Up to `SHORT` tokens a graph computes attention as it did. Longer texts take a Scan over blocks of queries. Keys that
 no query of a block can see are not read: those outside a window, and those after the block in a causal network. Masks
 are made inside the block. Keys and values that several heads share are not copied. A row of weights is computed whole,
-so that the result is the same but for the order of sums (as in Rabe & Staats 2021, "Self-attention does not need O(n^2)
+so that the result differs only in the order of sums (as in Rabe & Staats 2021, "Self-attention does not need O(n^2)
 memory", section 2, without its division of the keys).
 """
 
@@ -24,7 +24,7 @@ BLOCK = 128
 """Number of queries of a block."""
 
 _LOWEST = float(np.finfo(np.float32).min)
-"""What is added to the score of a token that is not seen: finite, so that the queries of padding are no NaN."""
+"""Number added to the score of a token that is not seen. It is finite, so that queries of padding are not NaN."""
 
 
 def attend_in_blocks(model: ir.Model, longest: int) -> int:
@@ -108,7 +108,7 @@ def _hide(nodes: Nodes, seen: Visible, queries: ir.Value, keys: ir.Value, paddin
 
 @dataclass(frozen=True)
 class _Operands:
-    """What a block of queries needs."""
+    """Holds what a block of queries needs."""
 
     queries: ir.Value  # [batch, heads, sequence, d]
     keys: ir.Value  # [batch, groups, d, sequence]

@@ -110,7 +110,7 @@ def _reads_ids(mask: ir.Value) -> bool:
 
 
 def _nodes(mask: ir.Value) -> list[ir.Node]:
-    """Return the nodes that compute a mask, but for those that only read the shape of something."""
+    """Return the nodes that compute a mask, except those that only read a shape."""
     nodes: dict[ir.Node, None] = {}
     waiting = [mask.producer()]
     while waiting:

@@ -147,7 +147,7 @@ class _Rows:
     levels: ir.Value  # uint8, of the activation's shape, or [tokens, n] if there are scales per token
     scale: float  # constant scale of all tokens, or 1
     of_tokens: ir.Value | None = None  # scales [tokens, 1]; None if the scale is constant
-    # shape of the activation but for its last dimension, and -1; None if the scale is constant
+    # shape of the activation except its last dimension, and -1; None if the scale is constant
     shape: ir.Value | None = None
 
 

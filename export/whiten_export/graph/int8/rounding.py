@@ -111,8 +111,8 @@ def _cut_pairs(levels: NDArray[np.floating]) -> NDArray[np.floating]:
     pairs = levels[:even].reshape(even // 2, 2, levels.shape[1])
     over = np.where(pairs.prod(axis=1) > 0, np.maximum(np.abs(pairs).sum(axis=1) - LARGEST_PAIR, 0), 0)
     cut = np.stack([np.ceil(over / 2), np.floor(over / 2)], axis=1)
-    kept = (np.sign(pairs) * (np.abs(pairs) - cut)).reshape(even, levels.shape[1])
-    return np.concatenate([kept, levels[even:]])
+    shrunk = (np.sign(pairs) * (np.abs(pairs) - cut)).reshape(even, levels.shape[1])
+    return np.concatenate([shrunk, levels[even:]])
 
 
 def _largest(weight: Float32Array) -> Float32Array:

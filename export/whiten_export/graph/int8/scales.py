@@ -242,9 +242,9 @@ def measure_ranges(
                 for batch in plan_batches([len(row) for row in rows]):
                     feed = pad_batch([rows[index] for index in batch], texts.pad_token_id)
                     real = feed["attention_mask"].astype(bool)
-                    found = [_tokens(array, real) for array in session.run(None, feed)]
-                    limits = dict(zip(bounds, found[len(group) :], strict=True))
-                    for value, tokens in zip(group, found, strict=False):
+                    outputs = [_tokens(array, real) for array in session.run(None, feed)]
+                    limits = dict(zip(bounds, outputs[len(group) :], strict=True))
+                    for value, tokens in zip(group, outputs, strict=False):
                         if every:
                             meters[value].add(tokens, limits.get(value, tokens), every)
                         else:
