@@ -17,7 +17,7 @@ POOLINGS_OF_ONE_TOKEN = ("cls", "last", "pooler")
 """Poolings whose weights are 1 for one token of a text, and 0 for all others."""
 
 
-def compute_pooled_rows(model: ir.Model, pooling: Pooling, longest: int) -> int:
+def compute_pooled_rows(model: ir.Model, pooling: Pooling | None, longest: int) -> int:
     """Compute one token of each text where no other one is read; return the number of matrix products that do."""
     product = _pooling_product(model) if pooling in POOLINGS_OF_ONE_TOKEN else None
     if product is None:
