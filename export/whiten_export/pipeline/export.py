@@ -25,6 +25,7 @@ from whiten_export.graph.fuse_cuda import fuse_for_cuda, fusions
 from whiten_export.graph.head import set_head
 from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8
 from whiten_export.graph.memory import text_memory
+from whiten_export.graph.pooled_rows.compute import compute_pooled_rows
 from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.align import check_aligned
 from whiten_export.pipeline.check_texts import check_texts
@@ -197,6 +198,8 @@ def to_precision(manifest: Manifest, graph: ir.Model, work: Work) -> tuple[Manif
     elif manifest.precision == "int8":
         quantization, graph = _to_int8(manifest, graph, work)
     if manifest.target == "cpu":
+        if len(manifest.layers) == 1:
+            compute_pooled_rows(graph, manifest.pooling, manifest.max_seq_length)
         if whole := attend_in_blocks(graph, manifest.max_seq_length):
             work.report.warn(
                 f"{whole} attentions of this {manifest.source.model_type} network do not run in blocks, so that "

@@ -36,11 +36,12 @@ def attend_in_blocks(model: ir.Model, longest: int) -> int:
     if longest <= SHORT:
         return 0
     graph = model.graph
-    divisible = [attention for attention in attentions(model) if _divisible(attention)]
+    several = [attention for attention in attentions(model) if size_of(attention.queries, 2) != 1]
+    divisible = [attention for attention in several if _divisible(attention)]
     masks = dict.fromkeys(attention.masks[0] for attention in divisible)
     understood = {mask: _visible(model, mask, longest) for mask in masks}
     attended = {attention: understood[attention.masks[0]] for attention in divisible}
-    every = sum(node.op_type == "Softmax" for node in graph)
+    every = sum(node.op_type == "Softmax" and size_of(node.outputs[0], 2) != 1 for node in graph)
     start = _Start(graph)
     rows = {seen: start.bias(seen) for seen in dict.fromkeys(attended.values()) if seen is not None}
     graph.insert_before(next(iter(graph)), start.nodes.close())
@@ -74,9 +75,7 @@ class _Start:
         self._graph = graph
         inputs = {value.name: value for value in graph.inputs}
         self._ids = inputs["input_ids"]
-        real = nodes.op("Cast", inputs["attention_mask"], to=ir.DataType.BOOL.value)
-        row = nodes.op("Where", real, nodes.number(0.0), nodes.number(_LOWEST))
-        self.padding = nodes.op("Unsqueeze", row, nodes.integers(1, 2))  # [batch, 1, 1, sequence]
+        self.padding = _padding(nodes, inputs["attention_mask"])
         length = nodes.op("Squeeze", nodes.size(self._ids, 1))
         self.long = nodes.op("Greater", length, nodes.integer(SHORT))
 
@@ -104,6 +103,41 @@ def _hide(nodes: Nodes, seen: Visible, queries: ir.Value, keys: ir.Value, paddin
         near.append(nodes.op("GreaterOrEqual", distance, nodes.integer(-seen.right)))
     both = near[0] if len(near) == 1 else nodes.op("And", *near)
     return nodes.op("Where", both, padding, nodes.number(_LOWEST))
+
+
+class PooledMasks:
+    """Masks of a graph of long texts that are understood, as rows for one query of each text."""
+
+    def __init__(self, model: ir.Model, longest: int) -> None:
+        masks = [attention.masks[0] for attention in attentions(model) if _divisible(attention)]
+        last = masks[-1:] if longest > SHORT else []
+        self.masks = {mask: seen for mask in last if (seen := _visible(model, mask, longest)) is not None}
+        inputs = {value.name: value for value in model.graph.inputs}
+        self._ids, self._mask = inputs["input_ids"], inputs["attention_mask"]
+
+    def texts(self, nodes: Nodes) -> ir.Value:
+        """Add the numbers of the texts, int64 [batch]."""
+        count = nodes.op("Squeeze", nodes.size(self._ids, 0))
+        return nodes.op("Range", nodes.integer(0), count, nodes.integer(1))
+
+    def length(self, nodes: Nodes) -> ir.Value:
+        """Add the number of tokens of the longest text, int64 []."""
+        return nodes.op("Squeeze", nodes.size(self._ids, 1))
+
+    def row(self, nodes: Nodes, mask: ir.Value, position: ir.Value) -> ir.Value:
+        """Add what a mask adds to the scores of the queries at positions [batch]: [batch, 1, 1, sequence]."""
+        padding, seen = _padding(nodes, self._mask), self.masks[mask]
+        if not seen.all:
+            keys = nodes.op("Range", nodes.integer(0), self.length(nodes), nodes.integer(1))
+            padding = _hide(nodes, seen, nodes.op("Unsqueeze", position, nodes.integers(1, 2, 3)), keys, padding)
+        return floats(padding)
+
+
+def _padding(nodes: Nodes, attention_mask: ir.Value) -> ir.Value:
+    """Add what hides padding, float32 [batch, 1, 1, sequence]."""
+    real = nodes.op("Cast", attention_mask, to=ir.DataType.BOOL.value)
+    row = nodes.op("Where", real, nodes.number(0.0), nodes.number(_LOWEST))
+    return nodes.op("Unsqueeze", row, nodes.integers(1, 2))
 
 
 @dataclass(frozen=True)
