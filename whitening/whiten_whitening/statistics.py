@@ -163,9 +163,11 @@ def gather(windows: Iterable[Window], start: Statistics) -> Statistics:
     return Statistics(moments, sample, start.corpus)
 
 
-def fit_corpus(corpus: Corpus, embedder: Embedder, advance: Advance = no_progress) -> Statistics:
+def fit_corpus(
+    corpus: Corpus, embedder: Embedder, advance: Advance = no_progress, options: EncodeOptions | None = None
+) -> Statistics:
     """Return the statistics of the sentences' vectors before whitening, which enter in windows of fixed size."""
-    windows = embed_windows(corpus, embedder, advance, place_of=corpus.place_of)
+    windows = embed_windows(corpus, embedder, advance, place_of=corpus.place_of, options=options)
     statistics = gather(windows, Statistics.empty(embedder.width))
     return replace(statistics, corpus=corpus.records)
 
@@ -233,12 +235,13 @@ def embed_windows(
     digest: SentenceDigest | None = None,
     *,
     place_of: Callable[[str], str],
+    options: EncodeOptions | None = None,
 ) -> Iterator[Window]:
     """Yield the vectors of windows of sentences, each with its sampling keys.
 
     `place_of` returns the file and line of a sentence, for the error of one that gets no vector.
     """
-    windows = embedder.windows(sentences, replace(embedder.options, finite=True), advance, WINDOW)
+    windows = embedder.windows(sentences, replace(options or embedder.options, finite=True), advance, WINDOW)
     for texts, vectors in _placed(windows, place_of):
         if digest is not None:
             for text in texts:

@@ -88,6 +88,7 @@ _FOR_VECTORS = {
     metavar="COLUMN",
     help="Column or key of the sentence in --corpus. With --from-vectors, that of the vector.",
 )
+@shared.prompt_option
 @shared.max_sentences_option
 @shared.shrinkage_option
 @shared.dev_option
@@ -132,6 +133,12 @@ _FOR_VECTORS = {
     help="Directory of the bundle. The default is bundles/NAME-l1-l6 and the like.",
 )
 @shared.force_option
+@option(
+    "--plan",
+    is_flag=True,
+    help="Print what would be written, and the memory, disk and time it takes; write nothing. A network's weights are "
+    "not downloaded.",
+)
 @click.version_option(package_name="whiten")
 def export(
     model: str | None,
@@ -146,6 +153,7 @@ def export(
     normalize: bool | None,
     out: Path | None,
     force: bool,
+    plan: bool,
     as_json: bool,
     **choices: Any,
 ) -> None:
@@ -194,6 +202,11 @@ def export(
             normalize=normalize,
             **choices,
         )
+        if plan:
+            with needing("export"):
+                from whiten_export.pipeline.plan import plan_export
+            shared.tell_plan(plan_export(recipe, out, reporter), reporter, as_json)
+            return
         with needing("export"):
             from whiten_export.pipeline.export import export_bundle
         result = export_bundle(recipe, out, force, reporter)

@@ -34,6 +34,7 @@ from whiten_whitening.maps import Method, parse_shrinkage
     f"{BUILTIN_CORPUS} for the built-in English ones. Repeatable.",
 )
 @option("--column", metavar="COLUMN", help="Column or key of the sentence in --corpus.")
+@shared.prompt_option
 @shared.max_sentences_option
 @option(
     "--stats",
@@ -73,6 +74,7 @@ def refit(
     bundle: str,
     corpus: tuple[str, ...],
     column: str | None,
+    prompt_name: str | None,
     max_sentences: int | Literal["all"] | None,
     stats: tuple[Path, ...],
     whitening: Whitening | Literal["auto"] | None,
@@ -91,8 +93,8 @@ def refit(
     """
     if bool(corpus) == bool(stats):
         raise UsageError("give either --corpus FILE or --stats FILE, to fit the new whitening on")
-    if stats and (column or max_sentences):
-        raise UsageError("--column and --max-sentences are for --corpus; leave them out")
+    if stats and (column or prompt_name is not None or max_sentences):
+        raise UsageError("--column, --prompt-name and --max-sentences are for --corpus; leave them out")
     recipe = Recipe(
         bundle,
         whitening=whitening or "default",
@@ -100,6 +102,7 @@ def refit(
         shrinkage=parse_shrinkage(shrinkage),
         corpus=corpus or None,
         column=column,
+        prompt_name=prompt_name,
         max_sentences=max_sentences,
         dev=dev,
         align_to=align_to,

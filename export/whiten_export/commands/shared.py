@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import structs
 
 from whiten_export.pipeline.recipe import SENTENCES_PER_DIMENSION
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import GATES, Gate
 from whiten_runtime.bundle.records import ParityRecord, WhiteningRecord
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import ConsoleReporter, human_size
+from whiten_runtime.commands.console import ConsoleReporter, given_text, human_size
 from whiten_runtime.commands.help import option
 
 if TYPE_CHECKING:
+    from whiten_export.pipeline.plan import Plan
     from whiten_export.writing.client_files import Export
 
 dim_option = option(
@@ -47,6 +49,13 @@ shrinkage_option = option(
     default="none",
     metavar="none|ledoit-wolf|oas|A",
     help="Shrink the covariance. A is a weight from 0 to 1. [default: chosen by auto; none with a method]",
+)
+prompt_option = option(
+    "--prompt-name",
+    metavar="NAME",
+    callback=given_text,
+    help="Prompt of the model that each sentence of the fit gets, such as query. [default: the model's default prompt, "
+    "if any]",
 )
 dev_option = option(
     "--dev",
@@ -85,6 +94,44 @@ def summary(path: Path, size: int, manifest: Manifest, seconds: float | None = N
         near = f"{_program(published)} within {published.max_difference:.1e} of the norm"
         lines.append(f"           {_program(parity)} equals {near}")
     return "\n".join([*lines, f"  next     {_next(path, manifest)}"])
+
+
+def tell_plan(plan: "Plan", reporter: ConsoleReporter, as_json: bool) -> None:
+    """Print a plan of an export, and warn if the memory of this machine is too small for it."""
+    if plan.shortage is not None:
+        reporter.warn(plan.shortage)
+    if as_json:
+        console.print_json(structs.asdict(plan) | {"warnings": reporter.warnings})
+        return
+    modules = f", then {', '.join(plan.modules)}" if plan.modules else ""
+    origin = plan.checkpoint or "local"
+    rows = [
+        ("model", f"{plan.model} ({origin}): {plan.model_type}, {plan.weights:,} weights"),
+        ("layers", f"{', '.join(map(str, plan.layers))} of {plan.num_hidden_layers}"),
+        ("pooling", f"{plan.pooling}{modules}"),
+        ("whitening", f"{plan.whitening}, on {plan.sentences:,} sentences" if plan.whitening else "none"),
+        ("vectors", f"{plan.dimension} numbers{', divided by the norm' if plan.normalize else ''}"),
+        ("max length", f"{plan.max_seq_length} tokens"),
+        ("precision", plan.precision + (", fused for CUDA" if plan.target == "cuda" else "")),
+        (
+            "memory",
+            f"about {_about(plan.memory_bytes)} at the peak, of {human_size(plan.usable_bytes)} that it may use",
+        ),
+        ("disk", f"about {_about(plan.bundle_bytes)}, and {_about(plan.work_bytes)} more while it works"),
+        ("time", f"very roughly {_duration(plan.seconds)} on two cores, without downloads"),
+    ]
+    console.echo(console.table(("plan", plan.bundle), rows))
+
+
+def _about(count: int) -> str:
+    """Format an estimate of bytes, with two digits at most."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{max(count / 1e6, 1):.0f} MB"
+
+
+def _duration(seconds: int) -> str:
+    if seconds < 90:
+        return "a minute"
+    return f"{round(seconds / 60)} minutes" if seconds < 5400 else f"{round(seconds / 3600)} hours"
 
 
 def _vectors(manifest: Manifest) -> str:

@@ -17,20 +17,24 @@ from whiten_export.sources.opening import LONGEST, USUAL_LENGTH, choose_max_seq_
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import ChoiceRecord, pooling_modes
 from whiten_runtime.errors import UsageError
+from whiten_runtime.inference.options import Prompts
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import TUNED
 from whiten_whitening.development import check_searched, read_development
 from whiten_whitening.maps import check_for_sif
 from whiten_whitening.statistics import warn_of_repeats
 
-_FOR_FITTING = ("corpus", "column", "max_sentences", "shrinkage")
+_FOR_FITTING = ("corpus", "column", "prompt_name", "max_sentences", "shrinkage")
 """Choices that mean nothing where no whitening is fitted."""
 
 
-def open_source(recipe: Recipe, report: Reporter) -> TokenModel:
-    """Find the model of a recipe, and read everything about it but its weights."""
+def open_source(recipe: Recipe, report: Reporter, with_weights: bool = True) -> TokenModel:
+    """Find the model of a recipe, and read everything about it but its weights.
+
+    Without `with_weights`, those of a network on the hub are not downloaded either, and nothing can be exported.
+    """
     report.stage(f"reading {recipe.model}")
-    checkpoint = resolve(recipe.model, recipe.trust_remote_code, recipe.route)
+    checkpoint = resolve(recipe.model, recipe.trust_remote_code, recipe.route, with_weights)
     pooling = recipe.pooling or checkpoint.pooling
     if pooling == "sif":
         check_for_sif(recipe.shrinkage)
@@ -129,6 +133,7 @@ def draft_manifest(recipe: Recipe, source: TokenModel, name: str, report: Report
             sentences=sentences,
             development=development,
             aligned_to=aligned_to,
+            prompt_name=fit_prompt(manifest, recipe.prompt_name),
         )
     _check_matryoshka(recipe, source, same, width, job is not None)
     if job is not None:
@@ -139,6 +144,21 @@ def draft_manifest(recipe: Recipe, source: TokenModel, name: str, report: Report
                 "to make similarities worse: compare with --whitening none"
             )
     return manifest, job
+
+
+def fit_prompt(manifest: Manifest, name: str | None) -> str | None:
+    """Return the name of the prompt with which a whitening is fitted; None where its text is that of the default one.
+
+    Raises:
+        UsageError: the model has no prompt of this name.
+    """
+    if name is None:
+        return None
+    prompts = Prompts.of(manifest)
+    if name not in prompts.texts:
+        known = ", ".join(f"'{own}'" for own in prompts.texts) or "none"
+        raise UsageError(f"prompt-name is '{name}', but the prompts of {manifest.source.model} are: {known}")
+    return None if prompts.texts[name] == prompts.resolve() else name
 
 
 def _keeps_authors(recipe: Recipe, source: TokenModel) -> bool:

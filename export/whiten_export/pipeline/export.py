@@ -31,6 +31,7 @@ from whiten_export.pipeline.align import check_aligned
 from whiten_export.pipeline.check_texts import check_texts
 from whiten_export.pipeline.draft import default_name, draft_manifest, fill_defaults, open_source
 from whiten_export.pipeline.fit import fit_whitening
+from whiten_export.pipeline.plan import plan_of
 from whiten_export.pipeline.prove import CHECKING, prove, reference_vectors
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.pipeline.work import UNWHITENED_GRAPH, FitJob, Work
@@ -95,6 +96,8 @@ def export_bundle(
     if out is None:
         check_place(target, replace)
     manifest, job = draft_manifest(completed, source, target.absolute().name, report)
+    if (shortage := plan_of(source, manifest, job, target).shortage) is not None:
+        report.warn(shortage)
     overrides = recipe.pooling is not None or (
         recipe.layers is not None and manifest.layers != (manifest.source.num_hidden_layers,)
     )
@@ -258,5 +261,5 @@ def _precision_shift(manifest: Manifest, work: Work) -> Float64Array:
     means = []
     for path in (work.folder / UNWHITENED_GRAPH, work.folder / MODEL_FILE):
         with work.embedder(path) as embedder:
-            means.append(embed_float64(sentences, embedder).mean(axis=0))
+            means.append(embed_float64(sentences, embedder, work.fit_options(embedder)).mean(axis=0))
     return np.asarray(means[1] - means[0])

@@ -75,7 +75,7 @@ def fit_whitening(manifest: Manifest, work: Work) -> tuple[Manifest, WhiteningMa
     manifest = msgspec.structs.replace(
         manifest,
         choice=record,
-        whitening=whitening_record(fitted, statistics, alignment),
+        whitening=whitening_record(fitted, statistics, alignment, job.prompt_name),
         dimension=fitted.weight.shape[1],
         matryoshka_dimensions=(),
         normalize=manifest.normalize if job.normalize is None else job.normalize,
@@ -92,7 +92,7 @@ def _embed_corpus(job: FitJob, embedder: Embedder | None, work: Work) -> Statist
     assert embedder is not None
     work.report.stage(f"fitting on {job.sentences:,} sentences")
     with work.report.bar("sentences", job.sentences) as advance:
-        statistics = fit_corpus(work.corpus, embedder, advance)
+        statistics = fit_corpus(work.corpus, embedder, advance, work.fit_options(embedder))
     if not work.of_model:
         return statistics.fitted_at(work.draft.precision)
     if any(source.name == BUILTIN_CORPUS for source in statistics.corpus) and is_multilingual(
@@ -145,7 +145,7 @@ def warn_of_rank(fitted: WhiteningMap, report: Reporter) -> None:
 
 
 def whitening_record(
-    fitted: WhiteningMap, statistics: Statistics, alignment: AlignmentRecord | None
+    fitted: WhiteningMap, statistics: Statistics, alignment: AlignmentRecord | None, prompt_name: str | None = None
 ) -> WhiteningRecord:
     """Say how a map was fitted and aligned with another, and how it changes isotropy."""
     spec = fitted.spec
@@ -160,6 +160,7 @@ def whitening_record(
         rank=fitted.rank,
         n_samples=fitted.n_samples,
         corpus=statistics.corpus,
+        prompt_name=msgspec.UNSET if prompt_name is None else prompt_name,
         sample=len(statistics.sample.vectors),
         isotropy_before=before,
         isotropy_after=after,

@@ -54,6 +54,8 @@ class Recipe:
         dev: what "auto" chooses by: a file of pairs with scores, or a folder of collections to search.
         corpus: files of sentences to fit the whitening on, or "builtin:english-1", which is the default.
         column: column or key of the text in those files.
+        prompt_name: name of a prompt of the model that each of those sentences gets, such as "query"; None for the
+            model's default prompt, if it has one.
         max_sentences: maximum number of sentences of the corpus to use, spread over it; "all" for all of them; None for
             twelve for each dimension of the vectors before whitening.
         align_to: bundle of the same model and layers whose stored vectors are to stay usable: the map is turned onto
@@ -82,6 +84,7 @@ class Recipe:
     dev: str | None = None
     corpus: tuple[str, ...] | None = None
     column: str | None = None
+    prompt_name: str | None = None
     max_sentences: int | Literal["all"] | None = None
     align_to: str | Path | None = None
     precision: Precision = "fp32"
@@ -144,7 +147,7 @@ _USUAL = {
     name: Recipe.__dataclass_fields__[name].default
     for name in (
         *("whitening", "dim", "shrinkage", "dev"),
-        *("corpus", "column", "max_sentences", "align_to"),
+        *("corpus", "column", "prompt_name", "max_sentences", "align_to"),
     )
 }
 """Defaults of the choices about the whitening."""
@@ -188,7 +191,7 @@ def _check_corpus(recipe: Recipe) -> None:
     if recipe.column is not None and set(recipe.sources) == {BUILTIN_CORPUS}:
         raise UsageError(f"column '{recipe.column}' was given without a corpus file; name the file it is a column of")
     if not recipe.fits:
-        for name in ("corpus", "column", "max_sentences"):
+        for name in ("corpus", "column", "prompt_name", "max_sentences"):
             if getattr(recipe, name) != _USUAL[name]:
                 raise UsageError(f"{_option(name)} is for fitting a whitening, but there is none")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from whiten_export.pipeline.align import open_aligned
+from whiten_export.pipeline.draft import fit_prompt
 from whiten_export.pipeline.export import export
 from whiten_export.pipeline.fit import keeps_norm
 from whiten_export.pipeline.recipe import Recipe
@@ -82,6 +83,7 @@ def draft_refit(
         development=development,
         aligned_to=aligned_to,
         required=True,
+        prompt_name=fit_prompt(old, recipe.prompt_name),
     )
     job.check_count(old, different)
     return msgspec.structs.replace(old, name=name, choice=None), job

@@ -1,5 +1,6 @@
 """Hold what the steps of an export share: the source, the whitening to fit, and what is opened once."""
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import load_graph, load_unwhitened
-from whiten_runtime.inference.options import Prompts
+from whiten_runtime.inference.options import EncodeOptions, Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -41,6 +42,7 @@ class FitJob:
     development: Development | None = None  # pairs with scores, or collections, to choose by
     aligned_to: Aligned | None = None  # bundle whose stored vectors are to stay usable
     required: bool = False  # whether no whitening is no choice
+    prompt_name: str | None = None  # name of the prompt that each sentence gets; None for the default one
 
     def check_count(self, manifest: Manifest, different: int | None = None) -> str | None:
         """Check that there are enough vectors for the whitening that was asked for; return a warning, or None.
@@ -100,6 +102,11 @@ class Work:
         """Return what computes a value of a graph of this export for texts."""
         prompts = Prompts.of(self.draft)
         return load_graph(graph, self.tokenizer, self.draft.pad_token_id, self.options, value, prompts)
+
+    def fit_options(self, embedder: Embedder) -> EncodeOptions:
+        """Return the options with which sentences of the corpus are embedded for a fit."""
+        name = None if self.job is None else self.job.prompt_name
+        return dataclasses.replace(embedder.options, prompt=Prompts.of(self.draft).resolve(name))
 
     def unwhitened(self) -> Embedder:
         """Return what computes the vectors before whitening for texts."""

@@ -1,6 +1,7 @@
 """Define what an export starts from: `Source`, and `TokenModel` for those that compute hidden states from token ids."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -40,6 +41,14 @@ class Source:
     def expected(self, manifest: Manifest, cases: Sequence[Case], report: Reporter) -> Expected:
         """Return the reference's vectors before whitening: of the cases, or those that the source has stored."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class WeightCounts:
+    """Numbers of weights of a model, whatever their precision."""
+
+    loaded: int  # those that an export loads
+    exported: int  # those that the chosen layers need, which are in the bundle
 
 
 class TokenModel(Source):
@@ -132,6 +141,11 @@ class TokenModel(Source):
         composition = self.composition(manifest)
         reference = self.reference(composition.layers, composition.pooling)
         return Definition(reference, composition, self.record.hidden_size)
+
+    def count_weights(self, layers: tuple[int, ...]) -> WeightCounts:
+        """Count the weights of the model and those that layers need, without loading them; of a table, all."""
+        table = self.vocab_size * self.record.hidden_size
+        return WeightCounts(table, table)
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Return the graph that computes these layers, without nodes that they do not need."""

@@ -130,6 +130,8 @@ class WhiteningRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     settled: dict[str, float] | msgspec.UnsetType | None = msgspec.UNSET
     """Written by 0.3 and 0.4, where a fit could stop before the end of its corpus. Nothing reads it."""
     corpus: tuple[CorpusRecord, ...]
+    prompt_name: str | msgspec.UnsetType = msgspec.UNSET
+    """Name of the prompt that each sentence of the corpus got. Absent where they got the bundle's default one."""
     sample: int = 0
     """Number of vectors in the sample that isotropy is measured on."""
     isotropy_before: IsotropyRecord | None = None

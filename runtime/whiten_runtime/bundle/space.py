@@ -99,6 +99,8 @@ def _map(whitening: WhiteningRecord, max_seq_length: int) -> dict[str, Any]:
     }
     if whitening.method in NESTED_METHODS:
         content["vectors"] = _turning(whitening.corpus, max_seq_length)
+    if whitening.prompt_name is not msgspec.UNSET:
+        content["prompt_name"] = whitening.prompt_name
     if whitening.alignment is not None:
         content["aligned_to"] = whitening.alignment.space
     return content

@@ -63,6 +63,8 @@ def describe(manifest: Manifest) -> str:
     else:
         names = ", ".join(corpus.name for corpus in whitening.corpus)
         fitted = f"{whitening.n_samples:,} {'vectors' if manifest.input == 'vectors' else 'sentences'} of {names}"
+        if whitening.prompt_name is not msgspec.UNSET:
+            fitted += f" with the prompt {whitening.prompt_name}"
         rows.append(("whitening", f"{whitening.description}; rank {whitening.rank}, {fitted}"))
         if (alignment := whitening.alignment) is not None:
             rows.append(("aligned with", f"space {alignment.space}, {alignment.description}"))

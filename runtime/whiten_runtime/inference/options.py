@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, SupportsIndex, TypedDict
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.ranges import OutputMoments
-from whiten_runtime.bundle.records import Similarity, VectorPrecision
+from whiten_runtime.bundle.records import Similarity, VectorPrecision, WhiteningRecord
 from whiten_runtime.errors import UsageError, whole_number
 from whiten_runtime.inference.vectors import Quantizer, check_computed, unit
 
@@ -35,6 +36,11 @@ class Prompts:
     def of(cls, manifest: Manifest) -> "Prompts":
         """Return the prompts of a bundle."""
         return cls(manifest.prompts, manifest.default_prompt_name, manifest.include_prompt)
+
+    def of_fit(self, whitening: WhiteningRecord | None) -> str:
+        """Return the prompt that the sentences got on which a whitening was fitted; the default one for none."""
+        name = msgspec.UNSET if whitening is None else whitening.prompt_name
+        return self.resolve(None if name is msgspec.UNSET else name)
 
     def resolve(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """Return the prompt to apply; an empty string for none."""

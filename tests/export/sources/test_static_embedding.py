@@ -7,6 +7,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from safetensors import safe_open
 from tokenizers import Tokenizer
 
 from support.checkpoints import write_json, write_modules, write_tensors
@@ -14,7 +15,7 @@ from support.cli import ok
 from support.vocabularies import wordpiece
 from whiten import Encoder, WhitenError
 from whiten_export.sources.describe.checkpoint import resolve
-from whiten_export.sources.load.sentence_transformers import StaticEmbedding
+from whiten_export.sources.load.sentence_transformers import StaticEmbedding, StaticReference
 from whiten_export.sources.opening import open_model
 
 WIDTH = 5
@@ -151,3 +152,29 @@ def test_with_modules_json_unknown_tokens_count_as_in_sentence_transformers(made
     published = resolve(str(tmp_path)).published
     assert published is not None
     assert (published.without_unknown, published.normalize, published.max_seq_length) == (True, True, 512)
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown", "cosine"),
+    [
+        ("good morning", 0, 1.0),
+        ("good morning 🙂", 1, 0.826),
+        ("The price is 5 € for each of the ten tickets 🎫 that we bought.", 1, 0.986),
+    ],
+)
+def test_leaving_unknown_tokens_out_changes_vectors_as_the_page_says(
+    minilm_checkpoint: Path, text: str, unknown: int, cosine: float
+) -> None:
+    tokenizer = Tokenizer.from_file(str(minilm_checkpoint / "tokenizer.json"))
+    tokenizer.no_padding()
+    with safe_open(minilm_checkpoint / "model.safetensors", "numpy") as file:
+        table = file.get_tensor("embeddings.word_embeddings.weight")
+    ids, left_out = tokenizer.encode(text, add_special_tokens=False).ids, tokenizer.token_to_id("[UNK]")
+    assert ids.count(left_out) == unknown
+    row = np.array([ids])
+    counted, alone = (
+        StaticReference(table, "mean", one).pooled(row, np.ones_like(row))[0, 0] for one in (None, left_out)
+    )
+    assert counted @ alone / np.linalg.norm(counted) / np.linalg.norm(alone) == pytest.approx(cosine, abs=5e-4)
+    page = (Path(__file__).parents[3] / "docs" / "howto" / "vectors-differ.md").read_text("utf-8")
+    assert f"{cosine:.3f}".lstrip("0") in page

@@ -1,6 +1,7 @@
 """Implement `whiten drift`: compare new texts with the corpus that a bundle's whitening was fitted on."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata, sidecar_of
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.loading import load_bundle, load_unwhitened
+from whiten_runtime.inference.options import Prompts
 from whiten_runtime.ort.providers import providers_for
 from whiten_runtime.ort.session import SessionOptions
 from whiten_whitening.drift import Drift, DriftMonitor
@@ -106,9 +108,10 @@ def _feed(monitor: DriftMonitor, bundle: Path, source: str, column: str | None, 
     texts = (text for text in read_texts(source, column, kind) if text.strip())
     options = SessionOptions(providers_for())
     load = load_unwhitened if raw else load_bundle
-    _, embedder = load(bundle, options, sha256=monitor.bundle_sha256)
+    opened, embedder = load(bundle, options, sha256=monitor.bundle_sha256)
+    prompt = Prompts.of(opened.manifest).of_fit(opened.manifest.whitening)
     with embedder:
-        for _, vectors in embedder.windows(texts):
+        for _, vectors in embedder.windows(texts, replace(embedder.options, prompt=prompt)):
             monitor.update(vectors, unwhitened=raw)
 
 

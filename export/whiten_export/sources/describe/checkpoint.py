@@ -105,10 +105,11 @@ class Checkpoint:
         return self.adapter if own and self.adapter is not None else self.directory
 
 
-def resolve(model: str, remote_code: bool = False, route: str | None = None) -> Checkpoint:
+def resolve(model: str, remote_code: bool = False, route: str | None = None, with_weights: bool = True) -> Checkpoint:
     """Find a checkpoint; download it from the hub if `model` names one there, as ORG/NAME or ORG/NAME@REVISION.
 
-    A directory or file here that can be exported goes before the catalogue and the hub, as in transformers.
+    A directory or file here that can be exported goes before the catalogue and the hub, as in transformers. Without
+    its weights, those of a network are not downloaded, and none are hashed.
     """
     model, revision = _split_revision(model)
     path = _expanded(model)
@@ -118,7 +119,7 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None) -> 
         if revision is not None:
             raise UsageError(f"revision '{revision}' is for the hub, but '{model}' is a local path; leave it out")
         stem = path.resolve().name.split(".")[0] if path.is_file() else path.resolve().name
-        checkpoint = _open(model, _directory_name(stem), path, route=route)
+        checkpoint = _open(model, _directory_name(stem), path, route=route, with_weights=with_weights)
         if entry is not None:
             checkpoint = replace(
                 checkpoint, notes=(f"'{model}' is {path.resolve()} here, not the catalogue's {entry.name}",)
@@ -130,14 +131,20 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None) -> 
     elif entry is None and not is_hub_id(model):
         raise UsageError(_unknown(model))
     else:
-        checkpoint = _from_hub(model, entry, revision, remote_code, route)
-    modules = checkpoint.published.files if checkpoint.published else ()
-    checkpoint = replace(checkpoint, weights_sha256=sha256_of([*checkpoint.weights, *modules]))
+        checkpoint = _from_hub(model, entry, revision, remote_code, route, with_weights)
+    if with_weights:
+        modules = checkpoint.published.files if checkpoint.published else ()
+        checkpoint = replace(checkpoint, weights_sha256=sha256_of([*checkpoint.weights, *modules]))
     if remote_code and checkpoint.kind == "transformers":
         codes = network_code(checkpoint.directory) | tokenizer_code(checkpoint.tokenizer_directory)
         others = sorted({repository for repository, _ in map(split_repository, codes.values()) if repository})
         checkpoint = replace(checkpoint, code={other: download_code(other, model) for other in others})
-    pinned = checkpoint.entry and checkpoint.revision == checkpoint.entry.revision and checkpoint.entry.weights_sha256
+    pinned = (
+        with_weights
+        and checkpoint.entry
+        and checkpoint.revision == checkpoint.entry.revision
+        and checkpoint.entry.weights_sha256
+    )
     if pinned and checkpoint.weights_sha256 != pinned:
         raise IntegrityError(
             f"{checkpoint.directory}: weights have SHA-256 {checkpoint.weights_sha256}, but the catalogue pins "
@@ -171,21 +178,33 @@ def _is_source(path: Path) -> bool:
 
 
 def _from_hub(
-    model: str, entry: Entry | None, revision: str | None, remote_code: bool, route: str | None
+    model: str, entry: Entry | None, revision: str | None, remote_code: bool, route: str | None, with_weights: bool
 ) -> Checkpoint:
     hub_id = entry.checkpoint if entry else model
     wanted = entry.revision if entry and revision is None else revision
     name = entry.name if entry else _directory_name(hub_id.split("/")[-1])
     if entry and (packaged := _packaged(entry, wanted)):
         return replace(_open(model, name, packaged, route=route), hub_id=hub_id, revision=wanted, entry=entry)
-    path = download(hub_id, wanted, remote_code, entry)
+    path = download(hub_id, wanted, remote_code, entry, with_weights)
     folder = path if path.is_dir() else path.parent
     commit = folder.name if re.fullmatch(r"[0-9a-f]{40}", folder.name) else wanted
-    return replace(_open(model, name, path, remote_code, route), hub_id=hub_id, revision=commit, entry=entry)
+    opened = _open(model, name, path, remote_code, route, with_weights, fetched=with_weights)
+    return replace(opened, hub_id=hub_id, revision=commit, entry=entry)
 
 
-def _open(model: str, name: str, path: Path, remote_code: bool = False, route: str | None = None) -> Checkpoint:
-    """Describe the checkpoint in a path, by the files that it contains."""
+def _open(
+    model: str,
+    name: str,
+    path: Path,
+    remote_code: bool = False,
+    route: str | None = None,
+    with_weights: bool = True,
+    fetched: bool = True,
+) -> Checkpoint:
+    """Describe the checkpoint in a path, by the files that it contains; `fetched` says whether weights are among them.
+
+    `with_weights` says the same of the weights of another model that an adapter is merged into.
+    """
     if path.is_file():
         if path.suffix.lower() not in _WORD_FILES:
             raise refuse_file(model, path, _WORD_FILES)
@@ -197,21 +216,25 @@ def _open(model: str, name: str, path: Path, remote_code: bool = False, route: s
             raise UsageError(f"route '{route}' is for a Router of sentence-transformers, which '{model}' does not have")
         published = read_model2vec(path)
         if published is None:
-            return _open_network(model, name, path, remote_code)
+            return _open_network(model, name, path, remote_code, with_weights, fetched)
     else:
         published = read_published(path, route)
     if published.static:
         table = Checkpoint(model, name, "static", published.network, published.files)
         return replace(table, root=path, published=replace(published, files=()))
-    network = _open_network(model, name, published.network, remote_code)
+    network = _open_network(model, name, published.network, remote_code, with_weights, fetched)
     return replace(network, root=path, published=published, notes=network.notes + note_of_heads(path))
 
 
-def _open_network(model: str, name: str, path: Path, remote_code: bool) -> Checkpoint:
+def _open_network(
+    model: str, name: str, path: Path, remote_code: bool, with_weights: bool, fetched: bool
+) -> Checkpoint:
     if (path / ADAPTER_CONFIG).is_file():
-        return _merged(model, name, path, remote_code)
+        return _merged(model, name, path, remote_code, with_weights)
     if not (path / "config.json").is_file():
         raise refuse_folder(model, path, ("config.json", "tokenizer.json"))
+    if not fetched and not any((path / place).is_file() for place in _ONNX_PLACES):
+        return Checkpoint(model, name, "transformers", path, ())
     if weights := network_weights(path, read_settings(path / "config.json")):
         return Checkpoint(model, name, "transformers", path, weights, notes=note_of_projection(weights))
     for place in _ONNX_PLACES:
@@ -231,7 +254,7 @@ def _external_files(graph: Path) -> list[Path]:
     return [graph.parent / name for name in names]
 
 
-def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoint:
+def _merged(model: str, name: str, adapter: Path, remote_code: bool, with_weights: bool) -> Checkpoint:
     """Describe a LoRA adapter together with the model that its config names."""
     config = read_settings(adapter / ADAPTER_CONFIG)
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
@@ -251,7 +274,7 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool) -> Checkpoi
     try:
         is_adapter = (place / ADAPTER_CONFIG).is_file()  # one that names itself would never end
         at_revision = f"{name_of_base}@{revision}" if revision and not place.exists() else name_of_base
-        checkpoint = None if is_adapter else resolve(at_revision, remote_code)
+        checkpoint = None if is_adapter else resolve(at_revision, remote_code, with_weights=with_weights)
     except WhitenError as error:
         raise type(error)(f"{subject} cannot be had: {error}") from None
     if checkpoint is None or checkpoint.kind != "transformers" or checkpoint.adapter is not None:

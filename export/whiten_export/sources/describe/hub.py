@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from whiten_export.sources.describe.published import MODULES_FILE, ROUTER_FILES
+from whiten_export.sources.describe.published import MODEL2VEC, MODULES_FILE, ROUTER_FILES
 from whiten_export.sources.describe.settings import read_json
 from whiten_export.sources.describe.weights import ADAPTER_WEIGHTS, INDEX, NETWORK_WEIGHTS
 from whiten_models.catalogue import Entry
@@ -32,9 +32,12 @@ _WEIGHTS = (
 _ONNX = ("model.onnx", "model.onnx_data", "onnx/model.onnx", "onnx/model.onnx_data")
 
 
-def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry | None) -> Path:
+def download(
+    hub_id: str, revision: str | None, remote_code: bool, entry: Entry | None, with_weights: bool = True
+) -> Path:
     """Download a repository's configs, tokenizer and weights, those of all modules of sentence-transformers included.
 
+    Without `with_weights`, the weights of a network of PyTorch are left out, whose config says how many there are.
     Without a network, a model of the catalogue is also found under the name without an organisation that the hub gave
     it in earlier years, such as bert-base-uncased.
     """
@@ -55,12 +58,12 @@ def download(hub_id: str, revision: str | None, remote_code: bool, entry: Entry 
         if entry is not None and entry.file is not None:
             return Path(hf_hub_download(hub_id, entry.file, revision=revision, local_files_only=cached))
         try:
-            return _snapshot(hub_id, revision, remote_code, cached)
+            return _snapshot(hub_id, revision, remote_code, cached, with_weights)
         except LocalEntryNotFoundError:
             former = hub_id.split("/")[-1]
             if entry is None or former not in (entry.name, *entry.aliases):
                 raise
-            return _snapshot(former, revision, remote_code, cached=True)
+            return _snapshot(former, revision, remote_code, True, with_weights)
 
 
 def download_code(hub_id: str, model: str) -> str:
@@ -79,13 +82,15 @@ def download_code(hub_id: str, model: str) -> str:
         return Path(snapshot_download(hub_id, allow_patterns="*.py", local_files_only=why is not None)).name
 
 
-def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool) -> Path:
+def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool, with_weights: bool) -> Path:
     """Download the files of a repository that an export reads; find them in the cache if `cached`."""
     from huggingface_hub import snapshot_download
 
     names = _names(hub_id, revision, cached)
     read = partial(_read, hub_id, revision, cached)
-    wanted = needed_files(names, remote_code, _folders(names, read))
+    folders = _folders(names, read)
+    networks = () if with_weights else {folder for folder in folders if _is_network(folder, names, read)}
+    wanted = needed_files(names, remote_code, folders, networks)
     if not wanted:
         raise WhitenError(
             f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX; choose another model, or, if the hub is "
@@ -144,8 +149,19 @@ def _folders(names: Sequence[str], read: Callable[[str], Any]) -> set[str]:
     return folders
 
 
-def needed_files(names: Sequence[str], remote_code: bool, folders: Container[str]) -> list[str]:
-    """Return the files of folders that an export reads: weights as safetensors, else pickles, else ONNX; or none."""
+def _is_network(folder: str, names: Sequence[str], read: Callable[[str], Any]) -> bool:
+    """Return whether a folder has a network of transformers, by its config: those of modules have no type of model."""
+    config = str(PurePosixPath(folder, "config.json"))
+    return config in names and read(config).get("model_type", MODEL2VEC) != MODEL2VEC
+
+
+def needed_files(
+    names: Sequence[str], remote_code: bool, folders: Container[str], without_weights: Container[str] = ()
+) -> list[str]:
+    """Return the files of folders that an export reads: weights as safetensors, else pickles, else ONNX; or none.
+
+    Of the folders `without_weights`, the weights of a network of PyTorch are left out.
+    """
     inside = [name for name in names if str(PurePosixPath(name).parent) in folders]
     described = [name for name in inside if _matches(name, _DESCRIPTIONS)]
     described += [name for name in names if remote_code and name.endswith(".py")]
@@ -157,7 +173,16 @@ def needed_files(names: Sequence[str], remote_code: bool, folders: Container[str
             weights += [name for name in beside if _matches(beside[name], [pattern])]
     if described and not weights:
         weights = [name for name in names if name in _ONNX]
-    return [*described, *weights] if weights and any(name.endswith(".json") for name in described) else []
+    if not weights or not any(name.endswith(".json") for name in described):
+        return []
+    of_networks = {
+        name
+        for name in weights
+        if str(PurePosixPath(name).parent) in without_weights
+        and name not in _ONNX
+        and PurePosixPath(name).name not in ADAPTER_WEIGHTS
+    }
+    return [*described, *(name for name in weights if name not in of_networks)]
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

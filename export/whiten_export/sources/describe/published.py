@@ -53,7 +53,7 @@ _SAME_AS_LENGTH = ("model_max_length", "max_length")
 _STATES = ("forward", "last_hidden_state")
 """Method of a network, and its output, from which the vector of a text has to come."""
 
-_MODEL2VEC, _MODEL2VEC_LENGTH = "model2vec", 512
+MODEL2VEC, _MODEL2VEC_LENGTH = "model2vec", 512
 """Type of network in configs of model2vec, and the number of tokens at which it cuts texts by default."""
 
 _WEIGHTED = ("Dense", "LayerNorm", "WeightedLayerPooling")
@@ -131,7 +131,7 @@ def read_model2vec(root: Path) -> Published | None:
     if not config.is_file() or not weights.is_file():
         return None
     settings = read_settings(config)
-    if settings.get("model_type", _MODEL2VEC) != _MODEL2VEC or "embeddings" not in tensor_names(weights):
+    if settings.get("model_type", MODEL2VEC) != MODEL2VEC or "embeddings" not in tensor_names(weights):
         return None
     return Published(
         root,

@@ -22,6 +22,7 @@ from whiten_export.sources.describe.own_code import way_to_code
 from whiten_export.sources.describe.settings import read_settings
 from whiten_export.sources.describe.tokenizers import missing_tokenizer, tokenizer_missing
 from whiten_export.sources.describe.weights import adapter_weights
+from whiten_export.sources.model import WeightCounts
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
 
 _LOGGERS = ("torch", "transformers", "sentence_transformers", "peft", "onnxscript", "onnx_ir")
@@ -106,10 +107,8 @@ _SAFE = find_spec("transformers.utils.output_capturing") is not None
 
 def empty_positions(config: Any, trust_remote_code: bool) -> int:
     """Return the number of positions before that of the first token: those up to the padding id, where there is one."""
-    try:
-        with quiet(), torch.device("meta"):
-            network = transformers.AutoModel.from_config(deepcopy(config), trust_remote_code=trust_remote_code)
-    except Exception:  # code of unknown networks; those that do not load at all are refused when their weights are
+    network = _without_weights("AutoModel", config, trust_remote_code)
+    if network is None:
         return positions_before(config)
     tables = (module for name, module in network.named_modules() if name.rpartition(".")[2] in _POSITION_TABLES)
     learned = (table for table in tables if isinstance(getattr(table, "weight", None), nn.Parameter))
@@ -119,6 +118,45 @@ def empty_positions(config: Any, trust_remote_code: bool) -> int:
 
 _POSITION_TABLES = ("position_embeddings", "embed_positions")
 """Names that tables of learned positions have in networks."""
+
+
+def _without_weights(class_name: str, config: Any, trust_remote_code: bool) -> nn.Module | None:
+    """Return a network whose weights have shapes and no numbers; None for one that cannot be made so."""
+    factory = getattr(transformers, class_name)
+    options = {"trust_remote_code": trust_remote_code} if class_name.startswith("Auto") else {}
+    try:
+        with quiet(), torch.device("meta"):
+            network = getattr(factory, "from_config", factory)(deepcopy(config), **options)
+    except Exception:  # code of unknown networks; those that do not load at all are refused when their weights are
+        return None
+    assert isinstance(network, nn.Module)
+    return network
+
+
+_BLOCK = 12
+"""Weights of a block of a usual network over the square of its width: attention has 4, and what follows it 8."""
+
+
+def count_weights(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, highest: int) -> WeightCounts:
+    """Count the weights of a network by its config: all, and those without the blocks above a layer and without heads.
+
+    Where the network cannot be made, all blocks count as usual ones.
+    """
+    layers = config.num_hidden_layers
+    network = _without_weights(network_class(checkpoint, config), config, trust_remote_code)
+    if network is None:
+        table, block = config.vocab_size * config.hidden_size, _BLOCK * config.hidden_size**2
+        return WeightCounts(table + layers * block, table + highest * block)
+    stacks = [
+        f"{name}." for name, one in network.named_modules() if isinstance(one, nn.ModuleList) and len(one) == layers
+    ]
+    total = exported = 0
+    for name, parameter in network.named_parameters():
+        total += parameter.numel()
+        stack = next((stack for stack in stacks if name.startswith(stack)), None)  # the outer one comes first
+        if not _UNUSED.search(name) and (stack is None or int(name.removeprefix(stack).split(".")[0]) < highest):
+            exported += parameter.numel()
+    return WeightCounts(total, exported)
 
 
 def fix_frequencies(network: nn.Module) -> None:

@@ -21,7 +21,7 @@ from whiten_export.sources.describe.own_code import ignored_code
 from whiten_export.sources.describe.record import recommended_layers, source_record
 from whiten_export.sources.describe.settings import read_settings
 from whiten_export.sources.load.tokenizers import file_tokenizer
-from whiten_export.sources.model import TokenModel
+from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, scan_graph, unwanted
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import UnsafeModelError, UsageError, WhitenError
@@ -159,6 +159,11 @@ class OnnxEncoder(TokenModel):
             "architectures": content.get("architectures") or ["AutoModel"],
         }
         self.supported = family_of(config.model_type).supported
+
+    def count_weights(self, layers: tuple[int, ...]) -> WeightCounts:
+        """Count the weights by the size of the files, as if all were float32 and all layers needed them."""
+        count = sum(file.stat().st_size for file in self.checkpoint.weights) // 4
+        return WeightCounts(count, count)
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Return the graph with the chosen hidden states as outputs, and token ids and a mask as its only inputs."""

@@ -25,6 +25,7 @@ from whiten_export.sources.describe.own_code import code_that_ran, ignored_code
 from whiten_export.sources.describe.record import recommended_layers, source_record
 from whiten_export.sources.load.identity import network_sha256
 from whiten_export.sources.load.network import (
+    count_weights,
     empty_positions,
     fix_frequencies,
     keeps_nothing,
@@ -37,7 +38,7 @@ from whiten_export.sources.load.network import (
 )
 from whiten_export.sources.load.sentence_transformers import encode_published
 from whiten_export.sources.load.tokenizers import describe_tokenizer
-from whiten_export.sources.model import TokenModel
+from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_runtime.bundle.records import Pooling, pooling_modes
 from whiten_runtime.errors import ProviderError, UsageError, WhitenError
 
@@ -78,6 +79,10 @@ class PyTorchModel(TokenModel):
         self.batch_limit = batch_limit(self._config)
         self.vocab_size: int = self.tokenizer.surplus_from or self._config.vocab_size
         self.client_config: Mapping[str, Any] = _client_config(self._config)
+
+    def count_weights(self, layers: tuple[int, ...]) -> WeightCounts:
+        """Count the weights by the config: those of blocks above the highest layer are not exported."""
+        return count_weights(self.checkpoint, self._config, self._trust, max(layers))
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Trace the network. Nodes that the layers do not need, such as the blocks above them, are not in the graph."""

@@ -1,0 +1,186 @@
+"""Plan an export: what it would write, and how much memory, disk and time it takes. Nothing is loaded or written."""
+
+from pathlib import Path
+
+import msgspec
+
+from whiten_export.pipeline.draft import default_name, draft_manifest, fill_defaults, open_source
+from whiten_export.pipeline.recipe import Recipe
+from whiten_export.pipeline.work import FitJob
+from whiten_export.proof.probe_texts import LONGEST_PROBE
+from whiten_export.sources.model import TokenModel
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.records import Pooling, Precision, Target
+from whiten_runtime.errors import instance_of
+from whiten_runtime.ort.memory import usable_memory
+from whiten_runtime.reporter import Reporter
+
+_BASE = 600_000_000
+"""Memory of a process that has imported PyTorch, transformers and onnxruntime, and of what a small network takes."""
+
+_REFERENCE = 2.0
+"""Memory of the reference, in float64, over the float32 weights."""
+
+_COPIES, _MOST_COPIES = 0.7, 650_000_000
+"""Further memory of an export over the float32 weights, and the most that was measured of it."""
+
+_INT8_COPIES = 2.2
+"""The same of an export to int8, without a bound."""
+
+_TABLE_SHARE = 4.0
+"""The same of a table of vectors."""
+
+_TEXT_BYTES = 220
+"""Memory of a text for each of its tokens and each coordinate of a hidden state, where attention runs in blocks."""
+
+_WEIGHT_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2, "int8": 1}
+
+_WORK_BYTES = 4
+"""Bytes of disk for each exported weight while an export works: its graph in float32."""
+
+_OTHERS = 600_000
+"""Bytes of the other files of a bundle: the graph without weights, probes, manifest and card."""
+
+_START, _SECONDS_OF_WEIGHT = 12.0, 30e-9
+"""Seconds of an export besides products of matrices: in all, and for each weight that is loaded, written and hashed."""
+
+_OPERATIONS = 40e9
+"""Operations a second, in float32, of the two cores that the benchmarks ran on."""
+
+_TOKENS, _TOKENS_OF_SENTENCE = 40_000, 30
+"""Tokens that a proof computes, each as long as one in float32, and tokens of a sentence of the corpus."""
+
+_PASSES = 4
+"""Times that the longest text is computed, and a text of half its length: by the model, and by the bundle twice."""
+
+_INT8_SECONDS = 60e-9
+"""Seconds of calibration and rounding for each weight of a matrix product and each coordinate."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Says what an export would write, and estimates what it takes."""
+
+    bundle: str
+    """Directory that would be created."""
+    model: str
+    checkpoint: str | None
+    """Hub id, or None for a local directory."""
+    model_type: str
+    weights: int
+    """Number of weights of the model, all of which are loaded."""
+    layers: tuple[int, ...]
+    num_hidden_layers: int
+    pooling: Pooling | None
+    modules: tuple[str, ...]
+    whitening: str | None
+    """Method of the whitening that would be fitted, or "auto"; None for none."""
+    sentences: int
+    """Number of sentences to fit on; 0 without a whitening."""
+    normalize: bool
+    dimension: int
+    max_seq_length: int
+    precision: Precision
+    target: Target
+    memory_bytes: int
+    """Estimate of the process's own memory at its peak; files that are mapped come on top, and can be dropped."""
+    usable_bytes: int
+    """Memory of the machine, or the limit of the cgroup if that is less."""
+    fits: bool
+    """Whether the estimate is within it."""
+    bundle_bytes: int
+    """Estimate of the size of the bundle."""
+    work_bytes: int
+    """Estimate of further disk that is taken while the export works."""
+    seconds: int
+    """Rough estimate of the time, without downloads, on two cores."""
+
+    @property
+    def shortage(self) -> str | None:
+        """Return what to say where the memory of this machine is too small; None where it is not."""
+        if self.fits:
+            return None
+        return (
+            f"the export of {self.model} in {self.precision} takes about {self.memory_bytes / 1e9:.1f} GB of memory, "
+            f"and this process may use {self.usable_bytes / 1e9:.1f} GB: use a machine or a container with more, or a "
+            "smaller model"
+        )
+
+
+def plan_export(recipe: Recipe, out: Path | None = None, reporter: Reporter | None = None) -> Plan:
+    """Plan an export as `export_bundle` would do it, without downloading the weights of a network.
+
+    Raises:
+        UsageError: the recipe is not valid for the model or the corpus.
+        WhitenError: the model cannot be read.
+    """
+    instance_of("recipe", recipe, Recipe, "Recipe('minilm', layers=(0, 1))")
+    report = reporter or Reporter()
+    source = open_source(recipe, report, with_weights=False)
+    completed = fill_defaults(recipe, source)
+    target = out or Path("bundles") / default_name(completed, source)
+    manifest, job = draft_manifest(completed, source, target.absolute().name, report)
+    return plan_of(source, manifest, job, target)
+
+
+def plan_of(source: TokenModel, manifest: Manifest, job: FitJob | None, target: Path) -> Plan:
+    """Return the plan of an export from its draft."""
+    counts = source.count_weights(manifest.layers)
+    memory, usable = _memory_bytes(counts.loaded, manifest), usable_memory()
+    whitening = None
+    if job is not None:
+        whitening = "auto" if job.chooses else job.spec.method if job.spec is not None else "none"
+    return Plan(
+        bundle=str(target),
+        model=manifest.source.model,
+        checkpoint=manifest.source.checkpoint,
+        model_type=manifest.source.model_type,
+        weights=counts.loaded,
+        layers=manifest.layers,
+        num_hidden_layers=manifest.source.num_hidden_layers,
+        pooling=manifest.pooling,
+        modules=manifest.modules,
+        whitening=whitening,
+        sentences=0 if job is None else job.sentences,
+        normalize=manifest.normalize,
+        dimension=manifest.dimension if job is None or job.dimension is None else job.dimension,
+        max_seq_length=manifest.max_seq_length,
+        precision=manifest.precision,
+        target=manifest.target,
+        memory_bytes=memory,
+        usable_bytes=usable,
+        fits=memory <= usable,
+        bundle_bytes=_bundle_bytes(counts.exported, source, manifest, job),
+        work_bytes=_WORK_BYTES * counts.exported,
+        seconds=round(_seconds(counts.exported, source, manifest, job)),
+    )
+
+
+def _memory_bytes(weights: int, manifest: Manifest) -> int:
+    """Estimate the memory at the peak: of the weights in several copies, or of the longest text beside them."""
+    if not manifest.source.num_hidden_layers:
+        return _BASE + round(_TABLE_SHARE * 4 * weights)
+    size = 4 * weights
+    further = _INT8_COPIES * size if manifest.precision == "int8" else min(_COPIES * size, _MOST_COPIES)
+    text = _TEXT_BYTES * manifest.source.hidden_size * manifest.max_seq_length
+    return _BASE + round(_REFERENCE * size + max(further, text))
+
+
+def _bundle_bytes(weights: int, source: TokenModel, manifest: Manifest, job: FitJob | None) -> int:
+    """Estimate the size of a bundle: weights, tokenizer, and the whitening with its covariance in float64."""
+    width = manifest.unwhitened_width
+    kept = manifest.dimension if job is None or job.dimension is None else job.dimension
+    whitening = 0 if job is None else 8 * width * (width + kept) + 4 * width * kept
+    return _WEIGHT_BYTES[manifest.precision] * weights + len(source.tokenizer.json.encode()) + whitening + _OTHERS
+
+
+def _seconds(weights: int, source: TokenModel, manifest: Manifest, job: FitJob | None) -> float:
+    """Estimate the time from the products of matrices that an export computes."""
+    width = manifest.source.hidden_size
+    body = max(weights - source.vocab_size * width, 0)
+    tokens = _TOKENS + _TOKENS_OF_SENTENCE * (0 if job is None else job.sentences)
+    operations = 2.0 * body * tokens
+    if (length := manifest.max_seq_length) > LONGEST_PROBE:
+        attention = 4 * length**2 * width * max(manifest.layers)
+        operations += _PASSES * (2 * body * length + attention)
+    seconds = _START + _SECONDS_OF_WEIGHT * weights + operations / _OPERATIONS
+    return seconds + (_INT8_SECONDS * body * width if manifest.precision == "int8" else 0)
