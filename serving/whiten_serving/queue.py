@@ -116,9 +116,10 @@ class Queue:
 
     def line(self, runner: Engine) -> Line:
         """Return the line of a model."""
-        if runner not in self._lines:
-            self._lines[runner] = Line(runner.schedule)
-        return self._lines[runner]
+        line = self._lines.get(runner)
+        if line is None:
+            line = self._lines[runner] = Line(runner.schedule)
+        return line
 
     def add(self, request: Request) -> None:
         """Queue a request behind the others of its client."""

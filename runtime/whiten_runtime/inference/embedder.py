@@ -52,13 +52,11 @@ class DifferentTexts:
     @classmethod
     def of(cls, texts: Sequence[str]) -> "DifferentTexts | None":
         """Return the different ones of the texts of a call; None if they all are."""
-        if len(texts) < 2:
+        if len(set(texts)) == len(texts):
             return None
         firsts: dict[str, int] = {}
         for index, text in enumerate(texts):
             firsts.setdefault(text, index)
-        if len(firsts) == len(texts):
-            return None
         places = {text: place for place, text in enumerate(firsts)}
         return cls(list(firsts), list(firsts.values()), [places[text] for text in texts])
 
@@ -130,16 +128,17 @@ class Embedder:
         indices = range(start, start + len(texts)) if different is None else different.firsts[start:]
         read, cut = self._bounded(texts, indices, options)
         ids = list[list[int]]()
-        for index, row in enumerate(self.tokenizer.rows(with_prompt(options.prompt, read))):
-            if len(row) > limit:
+        for rows in self.tokenizer.parts(with_prompt(options.prompt, read)):
+            for place in [place for place, row in enumerate(rows) if len(row) > limit]:
+                index = len(ids) + place
                 if not options.truncate:
                     raise TooLongError(
-                        f"texts[{indices[index]}] has {len(row)} tokens, but the bundle takes {limit}; "
+                        f"texts[{indices[index]}] has {len(rows[place])} tokens, but the bundle takes {limit}; "
                         "shorten it, or pass truncate=True to cut it"
                     )
                 cut.add(index)
-                row = self.tokenizer.cut(row)
-            ids.append(row)
+                rows[place] = self.tokenizer.cut(rows[place])
+            ids += rows
         truncated = len(cut) if different is None or not cut else different.count(start + index for index in cut)
         if truncated:
             self._truncated.add(truncated)

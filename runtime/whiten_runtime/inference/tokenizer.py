@@ -218,9 +218,9 @@ class Tokenizer:
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, special tokens included, not truncated."""
-        return list(self.rows(texts))
+        return [row for rows in self.parts(texts) for row in rows]
 
-    def rows(self, texts: Sequence[str]) -> Iterator[list[int]]:
+    def parts(self, texts: Sequence[str]) -> Iterator[list[list[int]]]:
         """Yield what `tokenize` returns, a part at a time."""
         for part in _parts(texts):
             with _typed_errors("the bundle's tokenizer fails"):
@@ -228,7 +228,7 @@ class Tokenizer:
                     rows = self._words.tokenize(part)
                 else:
                     rows = [encoding.ids for encoding in self._backend.encode_batch_fast(part)]
-            yield from rows
+            yield rows
 
     def tokens(self, text: str, special: bool = True) -> list[Token]:
         """Return the tokens of a text, not truncated."""
@@ -267,6 +267,9 @@ class Tokenizer:
 
 def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
     """Yield texts in lists of which the backend gets one at a time."""
+    if len(texts) <= _TEXTS_AT_ONCE and sum(map(len, texts)) <= _CHARACTERS_AT_ONCE:
+        yield [encodable(text) for text in texts]
+        return
     part, size = list[str](), 0
     for text in texts:
         if part and (len(part) == _TEXTS_PER_BLOCK or size + len(text) > _CHARACTERS_PER_BLOCK):

@@ -37,7 +37,10 @@ _NUMBERS_PER_TURN = 32_768
 _NUMBER = 17
 """Bytes that a number of an answer takes, about: 4 of the vector, 13 as JSON."""
 
-_PIECE = 65_536
+_FREE = 65_536
+"""Bytes of an answer up to which nobody waits for the client to take them."""
+
+_PIECE = 1 << 20
 """Bytes of an answer that are sent at once: more follow when the client has taken them."""
 
 
@@ -234,9 +237,10 @@ class Pieces(Response):  # type: ignore[misc]  # untyped
 
 def answer(*parts: bytes, media_type: str = "application/json") -> Response:
     """Return an answer whose body is in parts."""
-    if sum(map(len, parts)) <= _PIECE:
+    size = sum(map(len, parts))
+    if size <= _FREE:
         return Response(b"".join(parts), media_type=media_type)
-    return Pieces(parts, media_type)
+    return Pieces([b"".join(parts)] if size <= _PIECE else parts, media_type)
 
 
 def base64_of(row: NDArray[Any]) -> str:

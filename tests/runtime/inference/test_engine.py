@@ -132,10 +132,10 @@ def test_first_window_for_a_gpu_is_short(tiny_bundle: Path, monkeypatch: pytest.
     with Encoder(tiny_bundle) as encoder:
         want = encoder.encode(texts)
         sizes = []
-        rows = encoder._embedder.tokenizer.rows
+        parts = encoder._embedder.tokenizer.parts
         encoder._engine.schedule = replace(Schedule.on_gpu(), first_window=64)
         monkeypatch.setattr(
-            encoder._embedder.tokenizer, "rows", lambda window: sizes.append(len(window)) or rows(window)
+            encoder._embedder.tokenizer, "parts", lambda window: sizes.append(len(window)) or parts(window)
         )
         np.testing.assert_allclose(encoder.encode(texts), want, rtol=1e-4, atol=1e-4)
         assert sizes == [64, 236]
