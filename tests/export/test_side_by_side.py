@@ -11,9 +11,9 @@ from transformers import AutoModel, BertConfig, BertModel, LlamaConfig, LlamaMod
 
 from whiten_export.proof.gate import Case, Definition, compute_expected
 from whiten_export.proof.probe_texts import token_batches
-from whiten_export.proof.reference import Composition
+from whiten_export.proof.reference import Composition, Reference
 from whiten_export.sources.load.network import keeps_nothing
-from whiten_export.sources.load.pytorch import TorchReference
+from whiten_export.sources.load.torch_reference import TorchReference
 from whiten_runtime.reporter import Reporter
 
 TEXTS = tuple("abcdefgh")
@@ -23,7 +23,7 @@ PROMPTED = Case([[5, 6, 7], [9, 8, 7, 6]], 1, texts=TEXTS[:2], prompt="p")
 BATCHES = [*map(Case, token_batches(16, 90, 0))]
 
 
-class Fake:
+class Fake(Reference):
     """A reference of one layer that gives the ids' sum, and counts."""
 
     name = "fake"
@@ -66,15 +66,15 @@ def test_each_row_is_computed_once_and_the_longest_first() -> None:
 
 
 def test_a_network_gives_the_same_bytes_in_one_thread_and_in_several(checkpoint: Callable[..., Path]) -> None:
-    network = AutoModel.from_pretrained(checkpoint("bert"), dtype=torch.float64, attn_implementation="eager").eval()
-    network(torch.tensor([[5, 6]]), output_hidden_states=True)
-    assert keeps_nothing(network)
     before = torch.get_num_threads()
     found = []
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
-            reference = TorchReference(network, (1,), "mean", in_threads=True)
+            network = AutoModel.from_pretrained(checkpoint("bert"), dtype=torch.float32, attn_implementation="eager")
+            network.eval()(torch.tensor([[5, 6]]), output_hidden_states=True)
+            assert keeps_nothing(network)
+            reference = TorchReference(network, (1,), "mean", known_code=True)
             definition = Definition(reference, Composition((1,)), network.config.hidden_size)
             vectors = compute_expected(definition, [PROBES, *BATCHES], Reporter())
             found.append([case.expected for case in vectors.cases])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from support.checkpoints import random_network
 from support.families import FAMILIES, LAYERS
 from whiten_export.sources.describe.families import family_of
-from whiten_export.sources.load.pytorch import _hidden_states as hidden_states
+from whiten_export.sources.load.torch_reference import hidden_states
 
 OTHER_BLOCKS = ("albert", "xlm")
 """ALBERT has one block, which runs several times; XLM has lists of parts of blocks."""

@@ -1,6 +1,6 @@
 """Add nodes at the end of a graph, and write graphs with their weights beside them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -145,7 +145,14 @@ def _followed(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
 def reopen_graph(model: ir.Model, path: Path) -> ir.Model:
     """Write the graph and read it back, so that its weights are in a file and no longer in memory."""
     save_graph(model, path)
+    drop_weights(model.graph.initializers.values())
     return ir.load(path)
+
+
+def drop_weights(values: Iterable[ir.Value]) -> None:
+    """Forget the weights of values: rules of onnxscript refer to the last graph that they were applied to."""
+    for value in values:
+        value.const_value = None
 
 
 def save_with_outputs(model: ir.Model, values: Sequence[ir.Value], path: Path) -> None:

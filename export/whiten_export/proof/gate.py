@@ -120,6 +120,7 @@ def compute_expected(definition: Definition, cases: Sequence[Case], report: Repo
         with definition.reference.for_long_texts():
             known |= {(tuple(ids), case.left_out): definition.unwhitened(ids, case.left_out) for ids in case.ids}
     known |= _unwhitened(definition, sorted(rows, key=lambda row: -len(row[0])), report)
+    definition.reference.close()
     computed = [
         dataclasses.replace(case, expected=np.concatenate([known[tuple(ids), case.left_out] for ids in case.ids]))
         for case in cases

@@ -165,6 +165,9 @@ class Reference:
         """Compute texts of thousands of tokens, one at a time, while the context is open, in less memory."""
         return nullcontext()
 
+    def close(self) -> None:
+        """Free what only the reference needs; nothing is computed afterwards."""
+
 
 def text_alone(ids: Sequence[int], left_out: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the token ids and the mask of one text, int64 [1, n] each, as `Reference.pooled` takes them."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from whiten_export.graph.attention.masks import narrow_masks
 from whiten_export.graph.builder import save_graph, save_with_outputs
 from whiten_export.graph.int8.rewrite import Calibration, calibrate, quantize_int8
-from whiten_export.graph.int8.rounding import largest_pair
+from whiten_export.graph.int8.rounding import ROWS, largest_pair
 from whiten_export.graph.int8.scales import CalibrationTexts
 from whiten_export.graph.products import plain_products
 from whiten_export.proof.probe_texts import probe_texts
@@ -109,10 +109,22 @@ def _extreme_ids(model: ir.Model) -> list[int]:
             continue
         rows = table.const_value.numpy()
         if rows.ndim == 2:
-            standard = rows - rows.mean(axis=1, keepdims=True)
-            standard /= np.maximum(rows.std(axis=1, keepdims=True), 1e-6)
-            return sorted({*standard.argmax(axis=0).tolist(), *standard.argmin(axis=0).tolist()})
+            return sorted({*_first_largest(rows, 1), *_first_largest(rows, -1)})
     return []
+
+
+def _first_largest(table: NDArray[np.float32], sign: int) -> list[int]:
+    """Return the row of each channel whose standardised value, times `sign`, is the largest; the first of equals."""
+    best, place = np.full(table.shape[1], -np.inf, np.float32), np.zeros(table.shape[1], np.intp)
+    for start in range(0, len(table), ROWS):
+        rows = table[start : start + ROWS]
+        standard = rows - rows.mean(axis=1, keepdims=True)
+        standard /= sign * np.maximum(rows.std(axis=1, keepdims=True), 1e-6)
+        largest = standard.argmax(axis=0)
+        values = standard[largest, np.arange(len(largest))]
+        place = np.where(values > best, start + largest, place)
+        best = np.maximum(best, values)
+    return place.tolist()
 
 
 _DECIMALS = 6

@@ -12,7 +12,13 @@ from onnx_ir.tape import Tape
 
 from whiten_export.graph.attention.find import attentions, query_product, value_product
 from whiten_export.graph.builder import constant
-from whiten_export.graph.int8.rounding import Columns, quantize_columns, quantize_weights, quantize_with_feedback
+from whiten_export.graph.int8.rounding import (
+    ROWS,
+    Columns,
+    quantize_columns,
+    quantize_weights,
+    quantize_with_feedback,
+)
 from whiten_export.graph.int8.scales import (
     LEVELS,
     SYMMETRIC,
@@ -235,9 +241,10 @@ class _Rewriter:
         """Replace a lookup; each row of the table has its own scale."""
         ids, result = node.inputs[1], node.outputs[0]
         tape = Tape()
-        rows, scale = quantize_columns(table.T)
+        parts = [quantize_columns(part.T) for part in np.array_split(table, len(table) // ROWS + 1)]
+        rows, scale = np.concatenate([levels.T for levels, _ in parts]), np.concatenate([steps for _, steps in parts])
         name = f"{node.inputs[0].name}" if node.inputs[0] is not None else ""
-        picked = tape.op("Gather", [self._constant(f"{name}.int8", np.ascontiguousarray(rows.T)), ids])
+        picked = tape.op("Gather", [self._constant(f"{name}.int8", rows), ids])
         scales = tape.op("Gather", [self._constant(f"{name}.scale", scale[:, None]), ids])
         full = tape.op("Cast", [picked], {"to": ir.DataType.FLOAT.value})
         self._replace(node, tape, tape.op("Mul", [full, scales]), result)

@@ -24,6 +24,9 @@ _WIDER = tuple(1 + step / 10 for step in range(11))
 _DAMPING = 0.01
 """Share of the mean second moment that is added to each: the sample has fewer tokens than some layers have channels."""
 
+ROWS = 1 << 14
+"""Number of rows of a table of embeddings that are taken at once: copies of a large one would take its memory again."""
+
 _BLOCK = 64
 """Rows whose errors are collected before they are passed on, as one product of matrices."""
 

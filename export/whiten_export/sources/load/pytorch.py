@@ -7,18 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from whiten_export.graph.builder import HiddenStates, strip
+from whiten_export.graph.builder import HiddenStates, drop_weights, strip
 from whiten_export.graph.head import OPSET
 from whiten_export.graph.inputs import map_surplus
-from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import Case, PublishedVectors
-from whiten_export.proof.reference import Dense, Float64Array, Reference
+from whiten_export.proof.reference import Reference
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.families import batch_limit, family_of, usable_positions
 from whiten_export.sources.describe.own_code import code_that_ran, ignored_code
@@ -28,7 +25,6 @@ from whiten_export.sources.load.network import (
     count_weights,
     empty_positions,
     fix_frequencies,
-    keeps_nothing,
     load_config,
     load_network,
     load_tokenizer,
@@ -38,6 +34,7 @@ from whiten_export.sources.load.network import (
 )
 from whiten_export.sources.load.sentence_transformers import encode_published
 from whiten_export.sources.load.tokenizers import describe_tokenizer
+from whiten_export.sources.load.torch_reference import TorchReference, describe_pooler, hidden_states, model_type
 from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_runtime.bundle.records import Pooling, pooling_modes
 from whiten_runtime.errors import ProviderError, UsageError, WhitenError
@@ -91,7 +88,7 @@ class PyTorchModel(TokenModel):
         network = copy.deepcopy(self._loaded, {id(parameter): parameter for parameter in self._loaded.parameters()})
         fix_frequencies(network)
         model = trace(network, layers)
-        pooler = _describe_pooler(network) if "pooler" in pooling_modes(pooling) else None
+        pooler = describe_pooler(network) if "pooler" in pooling_modes(pooling) else None
         if self.tokenizer.surplus_from is not None:
             map_surplus(model, self.tokenizer.surplus_from, self.tokenizer.unknown_token_id)
         return HiddenStates(model, tuple(model.graph.outputs), pooler=pooler)
@@ -99,13 +96,11 @@ class PyTorchModel(TokenModel):
     def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
         """Return the whole network in float64 as the reference, with all its hidden states.
 
-        Its weights are those of the last graph, converted in place: that graph has to be saved by then.
+        Its weights are those of the last graph, some of them converted in place: that graph has to be saved by then.
         """
         network = self._loaded or self._network("pooler" in pooling_modes(pooling))
         self._loaded = None
-        network = network.to(self._device, torch.float64)
-        in_threads = not self._trust and keeps_nothing(network)
-        return TorchReference(network, layers, pooling, in_threads)
+        return TorchReference(network.to(self._device), layers, pooling, known_code=not self._trust)
 
     def published(self, cases: Sequence[Case], max_seq_length: int) -> PublishedVectors | None:
         """Return the vectors of sentence-transformers for texts with prompts; None without its files."""
@@ -117,90 +112,6 @@ class PyTorchModel(TokenModel):
         return load_network(self.checkpoint, self._config, self._trust, pooler)
 
 
-class TorchReference(Reference):
-    """Computes a network's hidden states, pooled by numpy in float64.
-
-    Texts that are computed side by side have one thread each: no thread waits for another at every operator, and the
-    numbers do not depend on how many there are.
-    """
-
-    def __init__(self, network: nn.Module, layers: tuple[int, ...], pooling: Pooling, in_threads: bool = False) -> None:
-        self._network, self._in_threads = network, in_threads
-        self._layers, self._modes = layers, pooling_modes(pooling)
-        parameter = next(network.parameters())
-        self._device = parameter.device
-        self.name = f"torch {torch.__version__}, {str(parameter.dtype).removeprefix('torch.')}"
-
-    @contextmanager
-    def side_by_side(self) -> Iterator[int]:
-        """Yield the number of PyTorch's threads, each of which may compute a text on its own; 1 on a GPU."""
-        with quiet():  # here, since warnings are those of all threads
-            if not self._in_threads or self._device.type != "cpu":
-                yield 1
-                return
-            with one_thread() as threads:
-                yield threads
-
-    @contextmanager
-    def for_long_texts(self) -> Iterator[None]:
-        """Compute in float32, with PyTorch's fused attention where the network has it, until the context is closed."""
-        network: Any = self._network.to(torch.float32)
-        implementation = getattr(network.config, "_attn_implementation", None)
-        try:
-            network.set_attn_implementation("sdpa")
-        except (AttributeError, ImportError, ValueError):  # of a network without it, or of its own code
-            implementation = None
-        try:
-            with quiet():
-                yield
-        finally:
-            if implementation is not None:
-                network.set_attn_implementation(implementation)
-            self._network.to(torch.float64)
-
-    def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
-        """Return the pooled hidden states of each layer, [layers, batch_size, d]."""
-        ids, mask = (torch.from_numpy(array).to(self._device) for array in (input_ids, attention_mask))
-        with torch.no_grad():
-            states = _hidden_states(self._network, ids, mask.clamp(max=1))
-            chosen = [states[layer] for layer in self._layers]
-            poolers = [_apply_pooler(self._network, state) for state in chosen] if "pooler" in self._modes else []
-        arrays = [state.cpu().numpy() for state in chosen]
-        parts = [
-            np.stack([vectors.cpu().numpy().astype(np.float64) for vectors in poolers])
-            if mode == "pooler"
-            else pool(arrays, attention_mask, mode)
-            for mode in self._modes
-        ]
-        return np.concatenate(parts, axis=2)
-
-
-def _describe_pooler(network: nn.Module) -> Dense:
-    """Return the weights of a network's pooler."""
-    linear, activation = _parts(network)
-    bias = None if linear.bias is None else linear.bias.detach().cpu().numpy().astype(np.float32)
-    weight = linear.weight.detach().cpu().numpy().astype(np.float32)
-    return Dense(np.ascontiguousarray(weight.T), bias, type(activation).__name__)
-
-
-def _apply_pooler(network: nn.Module, state: Tensor) -> Tensor:
-    """Apply the network's own pooler to a hidden state, [batch_size, sequence_length, d] to [batch_size, d]."""
-    linear, activation = _parts(network)
-    pooled: Tensor = activation(linear(state[:, 0]))
-    return pooled
-
-
-def _parts(network: nn.Module) -> tuple[nn.Linear, nn.Module]:
-    pooler = getattr(network, "pooler", None)
-    linear, activation = getattr(pooler, "dense", None), getattr(pooler, "activation", None)
-    if isinstance(pooler, nn.Linear):  # ALBERT's
-        linear, activation = pooler, getattr(network, "pooler_activation", None)
-    if not isinstance(linear, nn.Linear) or not isinstance(activation, nn.Tanh):
-        kind = getattr(getattr(network, "config", None), "model_type", "unknown")
-        raise UsageError(f"a {kind} network has no pooler (dense and tanh over the first token); name another pooling")
-    return linear, activation
-
-
 class _Layers(nn.Module):
     """Computes only the chosen hidden states of a network."""
 
@@ -210,7 +121,7 @@ class _Layers(nn.Module):
         self.layers = layers
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-        states = _hidden_states(self.network, input_ids, attention_mask)
+        states = hidden_states(self.network, input_ids, attention_mask)
         return tuple(states[layer] for layer in self.layers)
 
 
@@ -231,22 +142,26 @@ def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
                 input_names=["input_ids", "attention_mask"],
                 output_names=[f"hidden_states.{layer}" for layer in layers],
                 dynamic_shapes=(axes, axes),
+                optimize=False,
                 verbose=False,
             )
+            if program is None:
+                raise WhitenError("PyTorch's exporter returned nothing; it needs dynamo=True support")
+            traced = list(program.model.graph.initializers.values())
+            program.optimize()
     except torch.onnx.OnnxExporterError as error:
         if any(name in _innermost(error) for name in _BRANCHES):
             raise WhitenError(
-                f"a network of type '{_model_type(network)}' chooses what it computes by the length or the words of a "
+                f"a network of type '{model_type(network)}' chooses what it computes by the length or the words of a "
                 "text, which one graph for all texts cannot: it is not supported; whiten --debug shows PyTorch's report"
             ) from error
         raise WhitenError(
-            f"PyTorch cannot export a network of type '{_model_type(network)}': {_innermost(error)}; whiten "
+            f"PyTorch cannot export a network of type '{model_type(network)}': {_innermost(error)}; whiten "
             "--debug export shows the whole report"
         ) from error
-    if program is None:
-        raise WhitenError("PyTorch's exporter returned nothing; it needs dynamo=True support")
     model: ir.Model = program.model
     strip(model)
+    drop_weights(value for value in traced if value.graph is not model.graph)
     return model
 
 
@@ -282,12 +197,12 @@ def _check_runs(network: nn.Module, input_ids: Tensor, attention_mask: Tensor) -
     """Run the network once before the exporter does, whose error messages say little."""
     try:
         with quiet(), one_thread(), torch.no_grad():
-            _hidden_states(network, input_ids, attention_mask)
+            hidden_states(network, input_ids, attention_mask)
     except WhitenError:
         raise
     except Exception as error:  # from unknown code
         raise WhitenError(
-            f"a network of type '{_model_type(network)}' does not run on token ids and a mask: {_innermost(error)}"
+            f"a network of type '{model_type(network)}' does not run on token ids and a mask: {_innermost(error)}"
         ) from error
 
 
@@ -295,32 +210,6 @@ def _innermost(error: BaseException) -> str:
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return f"{type(error).__name__} {' '.join(str(error).split())[:200]}"
-
-
-def _hidden_states(network: nn.Module, input_ids: Tensor, attention_mask: Tensor) -> Sequence[Tensor]:
-    family = family_of(_model_type(network))
-    inputs = {"input_ids": input_ids}
-    if family.mixes_embeddings:
-        embeddings = network.get_input_embeddings()(input_ids)  # type: ignore[operator]
-        inputs = {"inputs_embeds": embeddings * attention_mask.unsqueeze(2)}
-    output = network(**inputs, attention_mask=attention_mask, output_hidden_states=True, **family.arguments)
-    states: Sequence[Tensor] | None = getattr(output, "hidden_states", None)
-    if states is None:
-        raise WhitenError(f"a network of type '{_model_type(network)}' gives no hidden states, so none can be pooled")
-    count = getattr(getattr(network, "config", None), "num_hidden_layers", None)
-    if isinstance(count, int) and len(states) != count + 1:
-        raise WhitenError(
-            f"this {_model_type(network)} network gives {len(states)} hidden states for the {count} layers of its "
-            f"config; wanted {count + 1}: a layer's number would not be that of the config"
-        )
-    last: Tensor | None = getattr(output, "last_hidden_state", None)
-    if last is None or last is states[-1]:
-        return states
-    return (*states[:-1], last)  # transformers 4 lists ModernBERT's last state without the norm behind the last block
-
-
-def _model_type(network: nn.Module) -> str:
-    return str(getattr(getattr(network, "config", None), "model_type", "unknown"))
 
 
 def _client_config(config: Any) -> dict[str, Any]:
