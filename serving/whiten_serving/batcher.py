@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Queued:
-    """What `Batcher` and `AsyncEncoder` share."""
+    """Holds what `Batcher` and `AsyncEncoder` share."""
 
     _queue: EncoderQueue
 

@@ -196,7 +196,7 @@ def count(batch: Batch, counters: BatcherCounters) -> None:
 
 @dataclass(frozen=True)
 class BatcherStats:
-    """What waits and runs at one moment, and what was done so far.
+    """Counts what waits and runs at one moment, and what was done so far.
 
     Attributes:
         lanes: batches that can run at once.
@@ -219,7 +219,7 @@ class BatcherStats:
 
 @dataclass(frozen=True)
 class ModelStats:
-    """What waits of one model at one moment, and how fast it is."""
+    """Counts what waits of one model at one moment, and says how fast it is."""
 
     requests: int  # of which texts wait
     tokens: int  # that wait

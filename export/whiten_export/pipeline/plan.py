@@ -168,8 +168,8 @@ def _memory_bytes(weights: int, manifest: Manifest) -> int:
 def _bundle_bytes(weights: int, source: TokenModel, manifest: Manifest, job: FitJob | None) -> int:
     """Estimate the size of a bundle: weights, tokenizer, and the whitening with its covariance in float64."""
     width = manifest.unwhitened_width
-    kept = manifest.dimension if job is None or job.dimension is None else job.dimension
-    whitening = 0 if job is None else 8 * width * (width + kept) + 4 * width * kept
+    dimension = manifest.dimension if job is None or job.dimension is None else job.dimension
+    whitening = 0 if job is None else 8 * width * (width + dimension) + 4 * width * dimension
     return _WEIGHT_BYTES[manifest.precision] * weights + len(source.tokenizer.json.encode()) + whitening + _OTHERS
 
 

@@ -33,7 +33,7 @@ class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 _BYTES = "application/octet-stream"
-"""What a request accepts that wants the bytes of vectors."""
+"""Media type that a request accepts which wants the bytes of vectors."""
 
 _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 

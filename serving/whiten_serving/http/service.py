@@ -73,7 +73,7 @@ class Endpoint:
 
 
 class Service:
-    """What routes need."""
+    """Holds what routes need."""
 
     def __init__(self, models: Models, settings: AppSettings) -> None:
         self.models = models

@@ -1,7 +1,7 @@
 """Compute the last layer for the one token of each text that pooling reads: its first, or its last.
 
-Nodes between the pooling and the keys and values of the last attention work on each token alone, or on each query
-alone. Where they have no other users, they get one token of each text. What they read from elsewhere, such as the
+Nodes between the pooling and the keys and values of the last attention work on each token, or each query, without
+the others. Where they have no other users, they get one token of each text. What they read from elsewhere, such as the
 states that enter the layer, is reduced to that token before.
 """
 

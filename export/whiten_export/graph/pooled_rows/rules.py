@@ -1,4 +1,4 @@
-"""Say which operators work on each token alone, and on which axis of their inputs the tokens are."""
+"""Say which operators work on each token without the others, and on which axis of their inputs the tokens are."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -103,8 +103,8 @@ def _along_an_axis(step: Step) -> Inputs | None:
 
 def _layer_normalization(step: Step) -> Inputs | None:
     axis = step.node.attributes.get_int("axis", -1) % len(step.result)
-    alone = not any(output.uses() for output in step.node.outputs[1:])
-    return step.first if axis > step.axis and alone else None
+    mean_unused = not any(output.uses() for output in step.node.outputs[1:])
+    return step.first if axis > step.axis and mean_unused else None
 
 
 def _transpose(step: Step) -> Inputs | None:
@@ -208,11 +208,11 @@ _RULES: dict[str, Callable[[Step], Inputs | None]] = {
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
 }
-"""Rules of operators that work on each token alone, by name."""
+"""Rules of operators that work on each token without the others, by name."""
 
 
 def inputs_of(step: Step) -> Inputs | None:
-    """Return the axes of tokens of a node's inputs; None if it does not work on each token alone."""
+    """Return the axes of tokens of a node's inputs; None if it mixes tokens."""
     kind = step.node.op_type
     rule = _elementwise if kind in _ELEMENTWISE else _RULES.get(kind)
     if rule is None or step.node.domain or any(output.is_graph_output() for output in step.node.outputs):

@@ -1,1 +1,1 @@
-"""What is known of a model before it runs: its files, on disk or on the hub, and what they say."""
+"""Describe a model before it runs: its files, on disk or on the hub, and what they say."""

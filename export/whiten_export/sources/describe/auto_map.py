@@ -10,7 +10,7 @@ _TOKENIZER = "AutoTokenizer"
 _NETWORK = ("AutoConfig", "AutoModel")
 
 _OTHER = "--"
-"""What follows the id of a repository in the name of a class that lies there."""
+"""Separator between the id of a repository and the name of a class that lies there."""
 
 
 def network_code(directory: Path) -> dict[str, str]:

@@ -20,7 +20,7 @@ ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 """Names of an adapter's weights, in the order in which peft looks for them."""
 
 INDEX = ".index.json"
-"""What follows the name of whole weights in the name of the file that says in which parts they are stored."""
+"""Suffix of the file that says in which parts weights are stored, after the name of whole weights."""
 
 
 def network_weights(folder: Path, config: Mapping[str, Any]) -> tuple[Path, ...]:
