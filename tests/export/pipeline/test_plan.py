@@ -70,7 +70,7 @@ def test_too_little_memory_is_told_before_the_work(
     monkeypatch.setattr(plan, "usable_memory", lambda: 100_000_000)
     result = ok("export", checkpoint("bert"), "--precision", precision, "--plan", "--json")
     (warning,) = json.loads(result.stdout)["warnings"]
-    assert f"in {precision} takes about 0.5 GB of memory, and this process may use 0.1 GB" in warning
+    assert f"in {precision} takes about 0.6 GB of memory, and this process may use 0.1 GB" in warning
     assert not json.loads(result.stdout)["fits"]
     said = refused("export", checkpoint("bert"), "--precision", precision, "--corpus", tmp_path / "no", "--plan")
     assert "no" in said
@@ -81,7 +81,7 @@ def test_an_export_warns_as_its_plan_does(
 ) -> None:
     monkeypatch.setattr(plan, "usable_memory", lambda: 100_000_000)
     lines = ok("export", checkpoint("bert"), "--whitening", "none", "--out", tmp_path / "b").stderr.splitlines()
-    assert ["takes about 0.5 GB of memory" in line for line in lines[:2]] == [False, True]
+    assert ["takes about 0.6 GB of memory" in line for line in lines[:2]] == [False, True]
 
 
 def test_the_network_of_a_repository_is_not_downloaded(hub: Hub, tmp_path: Path) -> None:

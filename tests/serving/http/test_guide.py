@@ -1,4 +1,4 @@
-"""docs/guides/http.md and http-errors.md: the examples work, and the tables are complete."""
+"""docs/guides/http.md: the examples work, and the tables are complete."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ from whiten_serving.http.app import ENDPOINTS
 from whiten_serving.http.errors import PROBLEMS
 
 GUIDES = Path(__file__).parents[3] / "docs" / "guides"
-GUIDE = "".join((GUIDES / name).read_text("utf-8") for name in ("http.md", "http-errors.md"))
+GUIDE = (GUIDES / "http.md").read_text("utf-8")
 CALLS = [line for line in GUIDE.splitlines() if line.startswith("curl ")]
 
 

@@ -209,18 +209,19 @@ def _scaled(nodes: Nodes, scale: ir.Node, value: ir.Value) -> ir.Value:
 def _scan(graph: ir.Graph, nodes: Nodes, operands: _Operands, seen: Visible, padding: ir.Value, name: str) -> ir.Value:
     """Add a Scan over blocks of queries, whose results are joined and cut to the length of the text.
 
-    The scores of a block are the largest values of a long text: what is multiplied with them or added to them reads
-    all of them once more. So the queries are scaled, and where only padding is hidden, a row of the keys hides it.
+    Where every token sees all others, the scores of a block are the largest values of a long text, and what is
+    multiplied with them or added to them reads all once more. So the queries are scaled, and a row of the keys hides
+    padding.
     """
     body = Nodes(graph, name)
     start = ir.Value(name=f"{name}.start", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
     first = body.op("Unsqueeze", start, body.integers(0))
     end = body.op("Add", first, body.integers(BLOCK))
     queries = body.op("Slice", operands.queries, first, end, body.integers(2))
-    if operands.scale is not None:
-        queries = _scaled(body, operands.scale, queries)
-    keys, values, bias = operands.keys, operands.values, None
+    keys, values, bias, scale = operands.keys, operands.values, None, operands.scale
     if seen.all:
+        if scale is not None:
+            queries, scale = _scaled(body, scale, queries), None
         groups = operands.heads // operands.copies
         rows = nodes.op("Expand", padding, nodes.integers(1, groups, 1, 1))
         keys = nodes.op("Concat", keys, rows, axis=2)
@@ -237,7 +238,7 @@ def _scan(graph: ir.Graph, nodes: Nodes, operands: _Operands, seen: Visible, pad
             _positions(body, value, axis, at) for value, axis, at in ((queries, 2, first), (keys, 3, least))
         )
         bias = _hide(body, seen, body.op("Unsqueeze", rows, body.integers(1)), columns, bias)
-    context = _attend(body, replace(operands, queries=queries, keys=keys, values=values, scale=None), bias)
+    context = _attend(body, replace(operands, queries=queries, keys=keys, values=values, scale=scale), bias)
     turned = body.op("Transpose", context, perm=[2, 0, 1, 3])  # [q, batch, heads, d]
     missing = body.op("Sub", body.integers(BLOCK), body.size(turned, 0))
     pads = body.op("Concat", body.integers(0, 0, 0, 0), missing, body.integers(0, 0, 0), axis=0)

@@ -123,6 +123,7 @@ def choose_scales(
         scale = Scale(known.zero_point, least=known.least)
         return Choice(scale, scale, None, np.zeros(0))
     energies = [max(_energy(measured.gram, weight), TINY) for weight in weights]
+    rows, far = _Rows.of(measured.rows, weights), _Rows.of(measured.far, weights)
     tokens: list[tuple[float, Scale]] = []
     nearest: list[tuple[float, Scale]] = []
     constants: list[tuple[float, Scale]] = []
@@ -132,12 +133,12 @@ def choose_scales(
             float(np.mean(np.divide(losses, energies)))
             for losses in expected_losses(list(map(token.smoothed_weight, weights)), token.smoothed_gram(measured.gram))
         )
-        of_tokens, of_constant = (float(_errors(scale, measured.rows, weights).mean()) for scale in (token, constant))
+        of_tokens, of_constant = (float(_errors(scale, rows, weights).mean()) for scale in (token, constant))
         tokens.append((of_tokens + feedback, token))
         nearest.append((of_tokens + plain, token))
         constants.append((of_constant + feedback, constant))
     token, constant = _best(tokens), _best(constants)
-    costs = _errors(constant, measured.far, weights) - _errors(token, measured.far, weights)
+    costs = _errors(constant, far, weights) - _errors(token, far, weights)
     costs = costs.reshape(-1, FAR_ROWS).mean(axis=1).round(_DECIMALS)
     return Choice(token, _best(nearest), constant, costs)
 
@@ -180,12 +181,25 @@ def _factors(measured: Range, weights: Sequence[Float32Array]) -> Iterator[Float
         yield np.asarray(magnitude**exponent / heaviest ** (1 - exponent), np.float32)
 
 
-def _errors(scale: Scale, rows: Float32Array, weights: Sequence[Float32Array]) -> Float64Array:
+@dataclass(frozen=True)
+class _Rows:
+    """Holds rows x of an activation, and how large their products are."""
+
+    values: Float32Array  # float32 [r, n]
+    sizes: Sequence[Float64Array]  # |x W|² of each row for each W, float64 [r]
+
+    @classmethod
+    def of(cls, values: Float32Array, weights: Sequence[Float32Array]) -> "_Rows":
+        """Compute the products of rows."""
+        wide = values.astype(np.float64)
+        return cls(values, [np.maximum(np.square(wide @ weight).sum(axis=1), TINY) for weight in weights])
+
+
+def _errors(scale: Scale, rows: _Rows, weights: Sequence[Float32Array]) -> Float64Array:
     """Return the squared error of x W over that of x W, a mean over products, for each row x, float64 [r]."""
-    lost = (scale.rounded(rows) - scale.divided(rows)).astype(np.float64)
-    errors = np.zeros(len(rows))
-    for weight in weights:
-        sizes = np.maximum(np.square(rows.astype(np.float64) @ weight).sum(axis=1), TINY)
+    lost = (scale.rounded(rows.values) - scale.divided(rows.values)).astype(np.float64)
+    errors = np.zeros(len(lost))
+    for weight, sizes in zip(weights, rows.sizes, strict=True):
         errors += np.square(lost @ scale.smoothed_weight(weight)).sum(axis=1) / sizes / len(weights)
     return errors
 
