@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support.corpus import NASTY, sentences
-from support.vectors import worst
+from support.vectors import ROUNDING, worst
 from whiten import Encoder
 
 pytestmark = pytest.mark.slow
@@ -47,8 +47,10 @@ def test_vectors_and_proof(name: str, bundle: Bundles, client: Callable[..., Any
     vectors, alone, proof = client(path, ("encode", texts), ("encode", texts[0]), ("verify",))
     with Encoder(path) as encoder:
         want = encoder.encode(texts)
-        assert worst(vectors, want) <= 1e-5
-        assert worst([alone], want[:1]) <= 1e-5
+        # A layer for one token of each text rounds by the number of texts in a batch; this whitening multiplies that.
+        bound = ROUNDING if name == "cls" else 1e-5
+        assert worst(vectors, want) <= bound
+        assert worst([alone], want[:1]) <= bound
         assert abs(proof["minCosine"] - encoder.verify().min_cosine) <= 1e-6
 
 
