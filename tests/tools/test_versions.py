@@ -60,3 +60,12 @@ def test_classifiers_name_the_pythons_that_the_release_tries() -> None:
     assert tried is not None
     assert named <= {*tried[1].split()}
     assert min(named, key=lambda name: int(name.partition(".")[2])) == PROJECT["requires-python"].removeprefix(">=")
+
+
+def test_locks_that_are_named_are_there() -> None:
+    """Scripts, workflows, images and pages: a script that names a lost one ends where nobody but a releaser sees it."""
+    folders = [ROOT / name for name in (".ci", ".github", "docs", "examples")]
+    files = [ROOT / "CONTRIBUTING.md", *(path for folder in folders for path in folder.rglob("*") if path.is_file())]
+    texts = [path.read_text("utf-8", errors="ignore") for path in files]
+    named = {name for text in texts for name in re.findall(r"requirements/([\w-]+\.lock)", text)}
+    assert named == {path.name for path in (ROOT / "requirements").iterdir()}
