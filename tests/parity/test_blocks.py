@@ -4,12 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 
-from support.checkpoints import random_network
+from support.checkpoints import family_network
 from support.families import FAMILIES, LAYERS
-from whiten_export.sources.describe.families import family_of
 from whiten_export.sources.load.torch_reference import hidden_states
 
 OTHER_BLOCKS = ("albert", "xlm")
@@ -17,16 +15,6 @@ OTHER_BLOCKS = ("albert", "xlm")
 
 NORMED = ("gpt2", "llama", "modernbert", "t5")
 """Families with a norm behind the last block."""
-
-
-def network_of(family: str) -> nn.Module:
-    """Make a small random network, without its tokenizer."""
-    made = FAMILIES[family]
-    ids = dict.fromkeys(made.ids, 1)
-    config = transformers.AutoConfig.for_model(made.model_type, vocab_size=50, **(made.config | ids))
-    network = random_network(config, family_of(made.model_type).model_class, noise=made.noise, small=made.small)
-    network.set_attn_implementation("eager")
-    return network.eval().double().requires_grad_(False)
 
 
 def blocks_of(network: nn.Module) -> list[nn.Module]:
@@ -40,7 +28,7 @@ def blocks_of(network: nn.Module) -> list[nn.Module]:
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in OTHER_BLOCKS])
 def test_hidden_states_are_those_of_the_blocks(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = network_of(family)
+    network = family_network(family).double()
     read: list[Tensor] = []
     given: list[Tensor] = []
 

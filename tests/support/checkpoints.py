@@ -16,6 +16,7 @@ from support.families import FAMILIES, MAX_LENGTH, Family
 
 if TYPE_CHECKING:
     import pytest
+    import torch
     from transformers import PretrainedConfig, PreTrainedModel
 
 _WIDTHS = frozenset(
@@ -133,6 +134,20 @@ def write_modules(root: Path, *kinds: str, first: str = "") -> Path:
         listed.append({"idx": index, "name": str(index), "path": path, "type": name})
     write_json(root / "modules.json", listed)
     return root
+
+
+def family_network(family: str) -> "torch.nn.Module":
+    """Make the small random network of a family, with eager attention and frozen weights in float32."""
+    import transformers
+
+    from whiten_export.sources.describe.families import family_of
+
+    made = FAMILIES[family]
+    ids = dict.fromkeys(made.ids, 1)
+    config = transformers.AutoConfig.for_model(made.model_type, vocab_size=50, **(made.config | ids))
+    network = random_network(config, family_of(made.model_type).model_class, noise=made.noise, small=made.small)
+    network.set_attn_implementation("eager")
+    return network.eval().requires_grad_(False)
 
 
 def copy_modules_to(folder: Path, monkeypatch: "pytest.MonkeyPatch") -> None:

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from torch import nn
 
-from support.checkpoints import random_network
+from support.checkpoints import family_network
 from support.families import FAMILIES, LAYERS
 from whiten_export.proof.reference import text_alone
-from whiten_export.sources.describe.families import family_of
 from whiten_export.sources.load.network import keeps_nothing
 from whiten_export.sources.load.torch_reference import TorchReference, hidden_states
 
@@ -22,15 +20,6 @@ EVERY = tuple(range(LAYERS + 1))
 TEXTS = ([9, 8, 7, 6, 5], [4], [3, 3, 11, 12, 13, 14, 15, 16, 17], [7, 9])
 WHOLE = ("albert", "deberta-v2")
 """Families that are converted as a whole: ALBERT has one block, and DeBERTa-v2 is not in the registry."""
-
-
-def network_of(family: str) -> nn.Module:
-    made = FAMILIES[family]
-    ids = dict.fromkeys(made.ids, 1)
-    config = transformers.AutoConfig.for_model(made.model_type, vocab_size=50, **(made.config | ids))
-    network = random_network(config, family_of(made.model_type).model_class, noise=made.noise, small=made.small)
-    network.set_attn_implementation("eager")
-    return network.eval().requires_grad_(False)
 
 
 def pooled_by(network: nn.Module, text: list[int]) -> np.ndarray:
@@ -42,7 +31,7 @@ def pooled_by(network: nn.Module, text: list[int]) -> np.ndarray:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_vectors_are_those_of_a_whole_network_in_float64(family: str) -> None:
-    network = network_of(family)
+    network = family_network(family)
     whole = copy.deepcopy(network).double()
     reference = TorchReference(network, EVERY, "mean", known_code=True)
     for text in TEXTS:
@@ -51,7 +40,7 @@ def test_vectors_are_those_of_a_whole_network_in_float64(family: str) -> None:
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in WHOLE])
 def test_one_block_at_a_time_is_in_float64(family: str) -> None:
-    network = network_of(family)
+    network = family_network(family)
     blocks = [part for module in network.modules() if isinstance(module, nn.ModuleList) for part in module]
     outer = [block for block in blocks if not any(block in other.modules() for other in blocks if other is not block)]
     wide: list[int] = []
@@ -72,7 +61,7 @@ def test_one_block_at_a_time_is_in_float64(family: str) -> None:
 
 
 def test_a_block_that_fails_lets_the_others_go_on() -> None:
-    reference = TorchReference(network_of("bert"), EVERY, "mean", known_code=True)
+    reference = TorchReference(family_network("bert"), EVERY, "mean", known_code=True)
     with pytest.raises(IndexError):
         reference.pooled(*text_alone([1000]))
     with pytest.raises((IndexError, RuntimeError)):
@@ -85,7 +74,7 @@ def test_a_block_that_fails_lets_the_others_go_on() -> None:
 
 
 def test_long_texts_are_computed_in_float32() -> None:
-    network = network_of("mpnet")
+    network = family_network("mpnet")
     narrow, whole = copy.deepcopy(network), copy.deepcopy(network).double()
     reference = TorchReference(network, EVERY, "mean", known_code=True)
     with reference.for_long_texts():
