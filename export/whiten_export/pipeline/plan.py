@@ -126,6 +126,7 @@ def plan_of(source: TokenModel, manifest: Manifest, job: FitJob | None, target: 
     """Return the plan of an export from its draft."""
     counts = source.count_weights(manifest.layers)
     memory, usable = _memory_bytes(counts.loaded, manifest), usable_memory()
+    dimension = manifest.dimension if job is None or job.dimension is None else job.dimension
     whitening = None
     if job is not None:
         whitening = "auto" if job.chooses else job.spec.method if job.spec is not None else "none"
@@ -142,14 +143,14 @@ def plan_of(source: TokenModel, manifest: Manifest, job: FitJob | None, target: 
         whitening=whitening,
         sentences=0 if job is None else job.sentences,
         normalize=manifest.normalize,
-        dimension=manifest.dimension if job is None or job.dimension is None else job.dimension,
+        dimension=dimension,
         max_seq_length=manifest.max_seq_length,
         precision=manifest.precision,
         target=manifest.target,
         memory_bytes=memory,
         usable_bytes=usable,
         fits=memory <= usable,
-        bundle_bytes=_bundle_bytes(counts.exported, source, manifest, job),
+        bundle_bytes=_bundle_bytes(counts.exported, source, manifest, job, dimension),
         work_bytes=_WORK_BYTES * counts.exported,
         seconds=round(_seconds(counts.exported, source, manifest, job)),
     )
@@ -165,10 +166,9 @@ def _memory_bytes(weights: int, manifest: Manifest) -> int:
     return _BASE + round(_REFERENCE * size + max(further, text))
 
 
-def _bundle_bytes(weights: int, source: TokenModel, manifest: Manifest, job: FitJob | None) -> int:
+def _bundle_bytes(weights: int, source: TokenModel, manifest: Manifest, job: FitJob | None, dimension: int) -> int:
     """Estimate the size of a bundle: weights, tokenizer, and the whitening with its covariance in float64."""
     width = manifest.unwhitened_width
-    dimension = manifest.dimension if job is None or job.dimension is None else job.dimension
     whitening = 0 if job is None else 8 * width * (width + dimension) + 4 * width * dimension
     return _WEIGHT_BYTES[manifest.precision] * weights + len(source.tokenizer.json.encode()) + whitening + _OTHERS
 
