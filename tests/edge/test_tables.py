@@ -20,7 +20,7 @@ from whiten_runtime.bundle.manifest import FORMAT_VERSION, NESTED_METHODS, Manif
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.records import Input, Precision, Side
 from whiten_runtime.inference.embedder import TOKEN_CHARACTERS
-from whiten_runtime.inference.options import DOCUMENT, QUERY
+from whiten_runtime.inference.options import TASK_PROMPTS
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ def test_tables_are_those_of_python(node: Callable[..., Any]) -> None:
         name: {key: value for key, value in vars(gate).items() if np.isfinite(value)} for name, gate in GATES.items()
     }
     assert tables.pop("GATES") == bounds
-    assert tables.pop("PROMPTS") == {"query": list(QUERY), "document": list(DOCUMENT)}
+    assert tables.pop("PROMPTS") == {task: list(names) for task, names in TASK_PROMPTS.items()}
     assert tables.pop("TOKEN_CHARACTERS") == TOKEN_CHARACTERS
     assert tables == {}
 

@@ -11,7 +11,7 @@ from support.cli import ok
 from support.published import peer
 from whiten import Encoder
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.inference.options import DOCUMENT
+from whiten_runtime.inference.options import TASK_PROMPTS
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ def check(encoder: Encoder, model: Any, texts: Sequence[str], **task: str) -> No
     if not task:
         want = model.encode_query(texts, batch_size=1)
         assert GATES["fp32"].passes(compare(encoder.encode_query(texts), want))
-        document = next((key for key in DOCUMENT if key in encoder.prompts), None)
+        document = next((key for key in TASK_PROMPTS["document"] if key in encoder.prompts), None)
         want = model.encode(texts, prompt=encoder.prompts.get(document or "", ""), batch_size=1)
         assert GATES["fp32"].passes(compare(encoder.encode_document(texts), want))
     scores = model.similarity(plain, plain).numpy()

@@ -6,7 +6,7 @@ from typing import Any
 
 from whiten.integrations.opening import BundleSource
 from whiten_runtime.errors import UsageError, needing_package
-from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts
+from whiten_runtime.inference.options import Prompts
 from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("llama-index-core"):
@@ -96,7 +96,7 @@ class BundleEmbedding(BaseEmbedding):  # type: ignore[misc]
     def _check_cache(self) -> None:
         """Refuse a cache that gives a query the vector of a document of the same text."""
         prompts = Prompts.of(self._source.encoder.manifest)
-        if self.embeddings_cache is not None and prompts.for_task(*QUERY) != prompts.for_task(*DOCUMENT):
+        if self.embeddings_cache is not None and prompts.for_task("query") != prompts.for_task("document"):
             raise UsageError(
                 "embeddings_cache keeps one vector for a text, but this bundle embeds queries and documents with "
                 "different prompts; leave it out, or cache documents by IngestionPipeline(cache=...)"

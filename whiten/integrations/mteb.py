@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from whiten.integrations import open_encoder
 from whiten_runtime.errors import UsageError, needing
-from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts
+from whiten_runtime.inference.options import Prompts
 from whiten_runtime.opened.encoder import Encoder
 
 with needing("mteb"):
@@ -127,6 +127,6 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]
             for name in (f"{task}-{kind}", task):
                 if name in prompts.texts:
                     return prompts.resolve(name)
-        if kind in ("query", "document"):
-            return prompts.for_task(*(QUERY if kind == "query" else DOCUMENT))
+        if kind == "query" or kind == "document":
+            return prompts.for_task(kind)
         return prompts.resolve()

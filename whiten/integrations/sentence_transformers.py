@@ -16,7 +16,7 @@ from whiten_runtime.bundle.space import with_space
 from whiten_runtime.errors import BundleError, NoVectorError, UsageError, checked_texts, needing_package, whole_number
 from whiten_runtime.files.replacing import replace_file, replacing
 from whiten_runtime.inference.engine import TokenizedTexts
-from whiten_runtime.inference.options import DOCUMENT, QUERY, EncodeOptions, Prompts
+from whiten_runtime.inference.options import EncodeOptions, Prompts, check_route
 from whiten_runtime.inference.vectors import as_tensors
 from whiten_runtime.opened.encoder import Encoder, embedder_of
 from whiten_runtime.opened.opening import bundle_of, encode_options
@@ -235,9 +235,7 @@ class BundleModule(InputModule):  # type: ignore[misc]
         """
         if options:
             raise UsageError(f"{', '.join(options)}: a bundle has no options for its tokenizer; set max_seq_length")
-        route = self.encoder.manifest.route
-        if task in ("query", "document") and route in ("query", "document") and route != task:
-            raise UsageError(f"this bundle holds the route {route}; export one with --route {task} for this")
+        check_route(self.encoder.manifest, task)
         own = encode_options(self.encoder, prompt=prompt or "")
         feed = self._embedder.engine.feed(self._embedder.tokenize(checked_texts(inputs), own).ids)
         length = {"prompt_length": self._embedder.tokenizer.prompt_tokens(own.prompt)} if prompt else {}
@@ -333,7 +331,7 @@ def _options(encoder: Encoder, width: int | None, **arguments: Any) -> EncodeOpt
 def _prompts(manifest: Manifest) -> dict[str, str]:
     """Return the prompts, with those of queries and documents, which sentence-transformers looks up by these names."""
     prompts = Prompts.of(manifest)
-    return {**prompts.texts, "query": prompts.for_task(*QUERY), "document": prompts.for_task(*DOCUMENT)}
+    return {**prompts.texts, "query": prompts.for_task("query"), "document": prompts.for_task("document")}
 
 
 def _with_settings(manifest: Manifest, folder: Path) -> Manifest:

@@ -10,7 +10,7 @@ from whiten_runtime.errors import UsageError
 from whiten_runtime.files.collections import LAYOUT, Collection, has_collections, read_collections
 from whiten_runtime.files.pairs import Pairs, read_pairs
 from whiten_runtime.inference.embedder import Embedder
-from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts, searched_by_cosine
+from whiten_runtime.inference.options import Prompts, searched_by_cosine
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import Choice, choose_by_pairs, choose_by_search
 from whiten_whitening.judged import Judged
@@ -112,8 +112,8 @@ def _judged(collection: Collection, embed: Callable[[Sequence[str], str], Float6
         own = collection.relevant[query]
         grades.append({rows.get(name, -place): grade for place, (name, grade) in enumerate(own.items(), 1)})
     return Judged(
-        embed(list(collection.queries.values()), prompts.for_task(*QUERY)),
-        embed([collection.documents[name] for name in rows], prompts.for_task(*DOCUMENT)),
+        embed(list(collection.queries.values()), prompts.for_task("query")),
+        embed([collection.documents[name] for name in rows], prompts.for_task("document")),
         tuple(grades),
         collection.own_rows,
     )

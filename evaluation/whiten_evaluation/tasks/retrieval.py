@@ -12,7 +12,7 @@ from whiten_evaluation.tasks.sts import RESAMPLES, Difference, Interval, differe
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.errors import BundleError, UsageError
 from whiten_runtime.files.collections import Collection
-from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts, searched_by_cosine
+from whiten_runtime.inference.options import Prompts, searched_by_cosine
 from whiten_runtime.inference.vectors import Nearest
 from whiten_whitening.judged import without_own
 from whiten_whitening.moments import Float64Array
@@ -73,8 +73,8 @@ def search(
     manifest = read_manifest(bundle)
     by_cosine = _by_cosine(bundle, manifest)
     prompts = Prompts.of(manifest)
-    queries = embed(list(collection.queries.values()), prompts.for_task(*QUERY), advance)
-    texts, prompt = [collection.documents[key] for key in collection.ids], prompts.for_task(*DOCUMENT)
+    queries = embed(list(collection.queries.values()), prompts.for_task("query"), advance)
+    texts, prompt = [collection.documents[key] for key in collection.ids], prompts.for_task("document")
     stored = nearest(queries, (embed(part, prompt, advance) for part in _blocks(texts)), ways, by_cosine)
     width = queries.shape[1]
     return [

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, SupportsIndex, TypedDict
+from typing import Any, Literal, SupportsIndex, TypedDict
 
 import msgspec
 import numpy as np
@@ -19,8 +19,9 @@ from whiten_runtime.inference.vectors import Quantizer, check_computed, unit
 TEXT = "{text}"
 """Place of the text in a prompt that goes around it, such as AnglE's 'Summarize sentence "{text}" in one word:"'."""
 
-QUERY = ("query",)
-DOCUMENT = ("document", "passage", "corpus")
+Task = Literal["query", "document"]
+
+TASK_PROMPTS: dict[Task, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 """Names of prompts for queries and documents, in order of preference, as in sentence-transformers."""
 
 
@@ -58,17 +59,24 @@ class Prompts:
             raise UsageError(f"prompt goes around the text ({TEXT}), but this bundle leaves prompts out of its pooling")
         return prompt
 
-    def for_task(self, *names: str) -> str:
-        """Return the first prompt of these names that the bundle has.
+    def for_task(self, task: Task) -> str:
+        """Return the first prompt of a task's names that the bundle has.
 
         As in sentence-transformers, the default prompt does not take its place; but a default template does, because
         every text of such a model stands in a template.
         """
-        named = next((name for name in names if name in self.texts), None)
+        named = next((name for name in TASK_PROMPTS[task] if name in self.texts), None)
         if named is not None:
             return self.resolve(named)
         default = self.resolve()
         return default if TEXT in default else ""
+
+
+def check_route(manifest: Manifest, task: str | None) -> None:
+    """Check that a bundle of a model with a route for queries and one for documents holds that of a task."""
+    route = manifest.route
+    if task in TASK_PROMPTS and route in TASK_PROMPTS and route != task:
+        raise UsageError(f"this bundle holds the route {route}; export one with --route {task} for this")
 
 
 def searched_by_cosine(similarity: Similarity, normalize: bool) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ from whiten_runtime.errors import TextError, UsageError, as_iterable, checked_te
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import Embedder, progress_bar
 from whiten_runtime.inference.loading import load_bundle
-from whiten_runtime.inference.options import DOCUMENT, QUERY, EncodeArguments, EncodeOptions, Prompts
+from whiten_runtime.inference.options import EncodeArguments, EncodeOptions, Prompts, Task, check_route
 from whiten_runtime.inference.passages import PassageEmbedder
 from whiten_runtime.inference.tokenizer import Token
 from whiten_runtime.inference.vectors import as_tensors
@@ -211,7 +211,7 @@ class Encoder(OpenedBundle):
             UsageError: the bundle holds another route of a model that has one for queries and one for documents.
             WhitenError: as in `encode`.
         """
-        return self._encode_for("query", QUERY, texts, prompt_name, prompt, options)
+        return self._encode_for("query", texts, prompt_name, prompt, options)
 
     def encode_document(
         self,
@@ -222,22 +222,14 @@ class Encoder(OpenedBundle):
         **options: Any,
     ) -> Any:
         """Embed documents: as `encode_query`, with the prompt "document", else "passage", else "corpus"."""
-        return self._encode_for("document", DOCUMENT, texts, prompt_name, prompt, options)
+        return self._encode_for("document", texts, prompt_name, prompt, options)
 
     def _encode_for(
-        self,
-        task: Literal["query", "document"],
-        names: Sequence[str],
-        texts: Texts,
-        prompt_name: str | None,
-        prompt: str | None,
-        options: dict[str, Any],
+        self, task: Task, texts: Texts, prompt_name: str | None, prompt: str | None, options: dict[str, Any]
     ) -> Any:
-        route = self.manifest.route
-        if route in ("query", "document") and route != task:
-            raise UsageError(f"this bundle holds the route {route}; export one with --route {task} for this")
+        check_route(self.manifest, task)
         if prompt_name is None and prompt is None:
-            prompt = Prompts.of(self.manifest).for_task(*names)
+            prompt = Prompts.of(self.manifest).for_task(task)
         return self.encode(texts, prompt_name=prompt_name, prompt=prompt, **options)
 
     def encode_both(

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from whiten_runtime.bundle.records import Side, VectorPrecision
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.inference.options import DOCUMENT, QUERY, Prompts, leading_width
+from whiten_runtime.inference.options import TASK_PROMPTS, Prompts, Task, leading_width
 from whiten_serving.http.calls import Budget, Call
 from whiten_serving.http.errors import ApiError, Dialect, of_answer, of_request
 from whiten_serving.http.inputs import Inputs, decoded, decoded_bytes, parsed_body, read_body
@@ -27,8 +27,6 @@ from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.settings import AppSettings
 
 T = TypeVar("T")
-
-Task = Literal["query", "document"]
 
 _NUMBERS_PER_TURN = 32_768
 """Numbers that are written as JSON before other requests have their turn: about a millisecond."""
@@ -199,11 +197,11 @@ def _prompt(served: ServedModel, wanted: Wanted) -> dict[str, str | None]:
     if wanted.task is None:
         return {"prompt_name": name, "prompt": None}
     route = served.manifest.route
-    if route in ("query", "document") and route != wanted.task:
+    if route in TASK_PROMPTS and route != wanted.task:
         message = f"this model holds the route {route} alone, not {wanted.task}"
         raise ApiError("unsupported_value", message, "input_type")
     try:
-        prompt = Prompts.of(served.manifest).for_task(*(QUERY if wanted.task == "query" else DOCUMENT))
+        prompt = Prompts.of(served.manifest).for_task(wanted.task)
     except UsageError as error:
         raise ApiError("unsupported_value", str(error), "input_type") from None
     if name is not None and prompts[name] != prompt:
