@@ -4,32 +4,23 @@ import asyncio
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
-from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from whiten_runtime.bundle.records import VectorPrecision
-from whiten_runtime.errors import UsageError, checked_texts, whole_number
+from whiten_runtime.errors import checked_texts
 from whiten_runtime.inference.embedder import DifferentTexts
-from whiten_runtime.inference.options import EncodeOptions, Prompts
+from whiten_runtime.inference.options import QueuedArguments
 from whiten_runtime.opened.encoder import Encoder, embedder_of
 from whiten_runtime.opened.opening import encode_options
 from whiten_serving.requests import Request
 from whiten_serving.scheduler import Scheduler
 
-_OPTIONS = 256
-"""Number of different options that are remembered."""
-
 _INLINE_CHARACTERS = 4096
 """Characters up to which texts are tokenised in the event loop's thread: it takes less than a millisecond, and handing
 them to another thread would take about as long."""
-
-_QUICK = ("float32", None, "binary", "ubinary")
-"""Precisions whose options are checked in the event loop; others need the ranges of all coordinates."""
 
 _TEXT = 8
 """Characters that a text counts at least: 100,000 empty ones take their time too."""
@@ -58,7 +49,6 @@ class EncoderQueue:
             self.runner = self._embedder.engine
             self.runner.check_open()
             self.runner.create_sessions()
-            self.has_ranges = _has_ranges(self.encoder)
             self.scheduler = scheduler or Scheduler(
                 self.runner.schedule.workers if lanes is None else lanes, max_wait=max_wait
             )
@@ -70,42 +60,23 @@ class EncoderQueue:
         self.scheduler.begin(self.runner)
         if not self._shares:
             weakref.finalize(self, self.scheduler.abandon).atexit = False
-        self._checked = partial(_checked, self.encoder)
-        self._options = lru_cache(_OPTIONS, typed=True)(self._checked)  # checking options takes its time
-        self._prompts = Prompts.of(self.encoder.manifest)
 
-    def request(
-        self,
-        texts: str | Iterable[str],
-        *,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        truncate: bool = True,
-        max_characters: int | None = None,
-        **finishing: Any,
-    ) -> Request:
+    def request(self, texts: str | Iterable[str], **options: Unpack[QueuedArguments]) -> Request:
         """Tokenise texts, by the options of `Batcher.submit`, and return a request to `put`."""
-        try:
-            options = self._options(**finishing)
-        except TypeError:  # an option cannot be hashed: it is refused
-            options = self._checked(**finishing)
-        text = self._prompts.resolve(prompt_name, prompt)
-        options = replace(options, prompt=text, truncate=truncate, finite=False)  # the scheduler checks each batch
-        if max_characters is not None:
-            options = replace(options, max_characters=whole_number("max_characters", max_characters, 1))
-        items = [texts] if isinstance(texts, str) else checked_texts(texts)
+        settings = encode_options(self.encoder, batch_size=None, **options)
         if isinstance(texts, str):
-            tokenized = self._embedder.tokenize(items, options)
-            return Request(self.runner, tokenized, lambda vectors: options.finish(vectors)[0], ignore)
+            tokenized = self._embedder.tokenize([texts], settings)
+            return Request(self.runner, tokenized, lambda vectors: settings.finish(vectors)[0], ignore)
+        items = checked_texts(texts)
         different = DifferentTexts.of(items)
-        tokenized = self._embedder.tokenize(items if different is None else different.texts, options, 0, different)
-        places = None if different is None else different.places
-        return Request(self.runner, tokenized, options.finish, ignore, places=places)
+        if different is None:
+            return Request(self.runner, self._embedder.tokenize(items, settings), settings.finish, ignore)
+        tokenized = self._embedder.tokenize(different.texts, settings, 0, different)
+        return Request(self.runner, tokenized, settings.finish, ignore, places=different.places)
 
-    async def request_in_loop(self, texts: str | list[str], **options: Any) -> Request:
+    async def request_in_loop(self, texts: str | list[str], **options: Unpack[QueuedArguments]) -> Request:
         """Return `request` of texts, one or a list, which are tokenised in another thread if they are long."""
-        short = _characters(texts, options.get("prompt")) <= _INLINE_CHARACTERS
-        if short and options.get("precision", "float32") in _QUICK:
+        if _characters(texts, options.get("prompt")) <= _INLINE_CHARACTERS:
             return self.request(texts, **options)
         return await asyncio.to_thread(self.request, texts, **options)
 
@@ -155,32 +126,6 @@ class EncoderQueue:
         self.scheduler.end(self.runner, wait) if self._shares else self.scheduler.close(wait)
         if self._owned:
             self.encoder.close()
-
-
-def _has_ranges(encoder: Encoder) -> bool:
-    """Return whether a bundle stores ranges of int8, which are read now: its files may be replaced later."""
-    try:
-        encoder.ranges()
-    except UsageError:
-        return False
-    return True
-
-
-def _checked(
-    encoder: Encoder,
-    normalize_embeddings: bool = False,
-    truncate_dim: int | None = None,
-    precision: VectorPrecision | None = "float32",
-    ranges: ArrayLike | None = None,
-) -> EncodeOptions:
-    return encode_options(
-        encoder,
-        prompt="",
-        normalize_embeddings=normalize_embeddings,
-        truncate_dim=truncate_dim,
-        precision=precision,
-        ranges=ranges,
-    )
 
 
 def ignore(request: Request) -> None:

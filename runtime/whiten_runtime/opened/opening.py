@@ -220,6 +220,11 @@ def encode_options(opened: OpenedBundle, **arguments: Unpack[EncodeArguments]) -
     return EncodeOptions.of(opened.manifest, opened._moments, **arguments)
 
 
+def stores_ranges(opened: OpenedBundle) -> bool:
+    """Return whether a bundle stores the moments from which the ranges of int8 and uint8 follow."""
+    return opened._moments is not None
+
+
 def bundle_of(opened: OpenedBundle) -> Bundle:
     """Return the bundle of an encoder or whitener, whose files were checked, for packages of whiten that read them."""
     return opened._bundle

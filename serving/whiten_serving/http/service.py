@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from whiten_runtime.bundle.records import Side, VectorPrecision
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.options import TASK_PROMPTS, Prompts, Task, leading_width
+from whiten_runtime.opened.opening import stores_ranges
 from whiten_serving.http.calls import Budget, Call
 from whiten_serving.http.errors import ApiError, Dialect, of_answer, of_request
 from whiten_serving.http.inputs import Inputs, decoded, decoded_bytes, parsed_body, read_body
@@ -141,7 +142,7 @@ class Service:
                 leading_width(served.manifest, wanted.dimensions, "dimensions")
             except UsageError as error:
                 raise ApiError("dimensions", str(error), "dimensions") from None
-        if wanted.precision in ("int8", "uint8") and not served.queue.has_ranges:
+        if wanted.precision in ("int8", "uint8") and not stores_ranges(served.encoder):
             message = f"precision is {wanted.precision}, but this model stores no ranges; ask for float32 or binary"
             raise ApiError("unsupported_value", message, "precision")
         asked = self.settings.normalize if wanted.normalize is None else wanted.normalize
