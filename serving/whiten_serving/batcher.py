@@ -27,6 +27,17 @@ class _Queued:
 
     _queue: EncoderQueue
 
+    def __init__(
+        self,
+        encoder: Encoder | str | Path,
+        *,
+        lanes: int | None = None,
+        max_wait: float | None = None,
+        shared_with: Self | None = None,
+    ) -> None:
+        scheduler = None if shared_with is None else shared_with._queue.scheduler
+        self._queue = EncoderQueue(encoder, scheduler, lanes=lanes, max_wait=max_wait)
+
     def stats(self) -> BatcherStats:
         """Return what waits and runs now, and what was done so far, by all that share the lanes."""
         return self._queue.scheduler.stats()
@@ -60,17 +71,10 @@ class Batcher(_Queued):
         WhitenError: the bundle cannot be opened, as in `Encoder`.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder | str | Path,
-        *,
-        lanes: int | None = None,
-        max_wait: float | None = None,
-        shared_with: "Batcher | None" = None,
-    ) -> None:
-        scheduler = None if shared_with is None else shared_with._queue.scheduler
-        self._queue = EncoderQueue(encoder, scheduler, lanes=lanes, max_wait=max_wait)
-        self.encoder = self._queue.encoder
+    @property
+    def encoder(self) -> Encoder:
+        """Return the encoder."""
+        return self._queue.encoder
 
     def submit(
         self,
@@ -143,17 +147,6 @@ class AsyncEncoder(_Queued):
         UsageError: a number is out of range.
         WhitenError: the bundle cannot be opened, as in `Encoder`.
     """
-
-    def __init__(
-        self,
-        encoder: Encoder | str | Path,
-        *,
-        lanes: int | None = None,
-        max_wait: float | None = None,
-        shared_with: "AsyncEncoder | None" = None,
-    ) -> None:
-        scheduler = None if shared_with is None else shared_with._queue.scheduler
-        self._queue = EncoderQueue(encoder, scheduler, lanes=lanes, max_wait=max_wait)
 
     async def encode(
         self,

@@ -46,6 +46,9 @@ def api() -> str:
     loader.resolve_aliases(external=True)
     members = loader.modules_collection["whiten"].members
     names = sorted({*public.__all__} - {"__version__"})
+    for member in map(members.get, names):
+        if member.is_class and "__init__" in member.inherited_members:  # griffe2md shows no inherited signature
+            member.final_target.set_member("__init__", member.inherited_members["__init__"].final_target)
     return "\n".join(_plain(render_object_docs(members[name], _CONFIG)) for name in names)  # type: ignore[typeddict-item]
 
 
