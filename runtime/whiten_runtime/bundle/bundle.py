@@ -156,7 +156,7 @@ def _checked(root: Path, content: bytes, verify_hashes: bool, verify_weights: bo
 
 
 def file_record(path: Path) -> FileRecord:
-    """Return the size and SHA-256 of a file, read in pieces of 1 MiB."""
+    """Return the size and SHA-256 of a file."""
     return FileRecord(sha256=sha256_of([path]), bytes=path.stat().st_size)
 
 

@@ -53,16 +53,12 @@ def read_file(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
-_PIECE = 1 << 20
-
-
 def sha256_of(files: Iterable[Path]) -> str:
-    """Return the SHA-256 over the content of files, one after the other, read in pieces of 1 MiB."""
+    """Return the SHA-256 over the content of files, one after the other."""
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as stream:
-            while piece := stream.read(_PIECE):
-                digest.update(piece)
+            hashlib.file_digest(stream, lambda: digest)
     return digest.hexdigest()
 
 

@@ -306,14 +306,13 @@ def check_other_file(out: Path | None, source: str | Path | None) -> None:
 
 
 @contextlib.contextmanager
-def drawn_bar(unit: str, total: int | None, done: int = 0, by: str | None = None) -> Iterator[Any]:
+def drawn_bar(unit: str, total: int | None, by: str | None = None) -> Iterator[Any]:
     """Draw a bar on stderr that vanishes when it is done; nothing where stderr is no terminal, or is to be quiet."""
     from tqdm import tqdm
 
     columns, lines = shutil.get_terminal_size()  # 80 and 24 of a terminal that does not tell
     with tqdm(
         total=total,
-        initial=done,
         unit=f" {unit}",
         desc=by,
         leave=False,

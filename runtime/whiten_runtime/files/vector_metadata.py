@@ -152,14 +152,10 @@ def _of_parquet(path: Path) -> VectorMetadata | None:
 def _of_jsonl(path: Path) -> VectorMetadata | None:
     with path.open("rb") as stream:
         line = stream.readline(LONGEST_HEADER)
-    return decoded(line, path) if _opens_header(line) else None
-
-
-def _opens_header(line: bytes) -> bool:
     try:
-        return is_header(json.loads(line))
+        return decoded(line, path) if is_header(json.loads(line)) else None
     except (ValueError, RecursionError):
-        return False
+        return None
 
 
 def decoded(content: bytes, path: Path) -> VectorMetadata | None:

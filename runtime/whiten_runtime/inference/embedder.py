@@ -7,7 +7,6 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -95,9 +94,7 @@ class Embedder:
     def __enter__(self) -> "Embedder":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     @property

@@ -267,9 +267,6 @@ class Tokenizer:
 
 def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
     """Yield texts in lists of which the backend gets one at a time."""
-    if len(texts) <= _TEXTS_PER_BLOCK and sum(map(len, texts)) <= _CHARACTERS_PER_BLOCK:
-        yield [encodable(text) for text in texts]
-        return
     part, size = list[str](), 0
     for text in texts:
         if part and (len(part) == _TEXTS_PER_BLOCK or size + len(text) > _CHARACTERS_PER_BLOCK):
