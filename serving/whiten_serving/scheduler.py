@@ -72,7 +72,7 @@ class Scheduler:
         self._threads: list[Thread] = []
         self._queue = Queue()
         self._counters = BatcherCounters()
-        self._open: set[Request] = set()  # requests without an outcome
+        self._open: set[Request] = set()  # requests of whose outcome nobody was told
         self._ended: WeakSet[Engine] = WeakSet()
         self._busy = self._asleep = 0  # lanes that compute; lanes that sleep and that nobody has woken
         self._began: dict[int, float] = {}  # when each batch began that runs, by its id
@@ -178,7 +178,7 @@ class Scheduler:
                 taken = self._start(ended)
             else:
                 self._wake()
-        _notify(ended)
+        self._tell(ended)
         if taken is not None:
             self._run(*taken)
 
@@ -195,6 +195,7 @@ class Scheduler:
                 if not request.finished and request.submitted:
                     self._counters.cancelled += request.queued_tokens > 0
                     self._set_outcome(request)
+                    self._forget([request])
 
     def stats(self) -> BatcherStats:
         """Return what waits and runs now, and what was done so far."""
@@ -252,7 +253,7 @@ class Scheduler:
             self._fail([request for request in left if request.queued_tokens], ClosedError(_CLOSED))
         if current_thread() not in self._threads:
             with self._changed:
-                self._outcome.wait_for(lambda: all(request.finished for request in left))
+                self._outcome.wait_for(lambda: self._open.isdisjoint(left))
 
     def _work(self) -> None:
         """Compute batches until the scheduler is closed."""
@@ -296,7 +297,7 @@ class Scheduler:
                         return None
                     self._asleep += 1
                     self._changed.wait()
-            _notify(ended)
+            self._tell(ended)
             if taken is not None:
                 return taken
 
@@ -369,7 +370,7 @@ class Scheduler:
         finally:  # even if memory is short for the others
             for request in finished:
                 request.complete()
-            _notify(finished)
+            self._tell(finished)
 
     def _fail(self, requests: Iterable[Request], error: Exception) -> None:
         """Give requests that have no outcome an error, each its own: whoever raises it adds a traceback."""
@@ -377,7 +378,7 @@ class Scheduler:
             failed = [request for request in requests if not request.finished]
             for number, request in enumerate(failed):
                 self._set_outcome(request, _copy(error) if number else error)
-        _notify(failed)
+        self._tell(failed)
 
     def _set_outcome(self, request: Request, error: Exception | None = None) -> None:
         """Note that a request has its outcome, or that its caller has gone; callers hold the lock."""
@@ -385,7 +386,18 @@ class Scheduler:
             error = error.placed(request.places)
         request.finished, request.error = True, error
         self._queue.drop(request)
-        self._open.discard(request)
+
+    def _tell(self, requests: list[Request]) -> None:
+        """Tell callers that their requests have outcomes."""
+        for request in requests:
+            _call(request.done, request)
+        if requests:
+            with self._changed:
+                self._forget(requests)
+
+    def _forget(self, requests: list[Request]) -> None:
+        """Let those who wait for the end of requests go on; callers hold the lock."""
+        self._open.difference_update(requests)
         self._outcome.notify_all()
 
 
@@ -397,12 +409,6 @@ def _copy(error: Exception) -> Exception:
         copied = RunError(one_line(error))
     copied.__cause__ = error
     return copied
-
-
-def _notify(requests: Iterable[Request]) -> None:
-    """Tell callers that their requests have outcomes."""
-    for request in requests:
-        _call(request.done, request)
 
 
 def _call(function: Callable[[Any], object], value: object) -> None:
