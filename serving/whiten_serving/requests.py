@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.engine import Engine, TokenizedTexts
 
-MAX_QUEUE_TOKENS = 1_048_576
-"""Number of tokens that may wait, which bounds their memory: 2,048 texts of 512 tokens, about 40 MB."""
-
 RUN_SHARE = 1 / 24
 """Cost of a run besides that of its padded tokens, as a share of the tokens of a full batch: 11 tokens of 256, measured
 with all-MiniLM-L6-v2 in int8."""
@@ -247,13 +244,6 @@ class Rate:
 def is_number(value: object) -> bool:
     """Return whether a value is a real number, which NaN and bool are not."""
     return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
-
-
-def positive(name: str, seconds: float | None) -> float | None:
-    """Return seconds greater than 0, or None for no bound."""
-    if seconds is not None and not (is_number(seconds) and seconds > 0):
-        raise UsageError(f"{name} is {seconds!r}; wanted seconds greater than 0, or None")
-    return seconds
 
 
 def moment_in(name: str, seconds: float | None) -> float:

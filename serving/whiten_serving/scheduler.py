@@ -1,8 +1,8 @@
 """Queue requests, and compute their texts in batches on threads: `Scheduler`."""
 
+import atexit
 import copy
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 from whiten_runtime.errors import NOT_FINITE, ClosedError, NoVectorError, RunError, one_line
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.vectors import rows_not_finite
-from whiten_runtime.ort.process import before_exit
-from whiten_runtime.ort.processor import thread_count
+from whiten_serving.admission import Limits
 from whiten_serving.queue import Queue
 from whiten_serving.requests import (
-    MAX_QUEUE_TOKENS,
     Batch,
     BatcherCounters,
     BatcherStats,
@@ -31,18 +29,12 @@ from whiten_serving.requests import (
     Request,
     TooManyTokensError,
     count,
-    positive,
 )
 
 _log = logging.getLogger("whiten.serving")
 _INLINE_SECONDS = 0.003
 """Seconds of work up to which a request that is there by itself is computed by the thread that asks for it: handing it
 to a lane and its vectors back takes a quarter of a millisecond."""
-_SHORT, _RESERVE = 2048, 1 / 8
-"""Tokens of a short request, and share of the queue's limit that short ones have besides."""
-_DOUBT = 2.0
-"""Factor by which a measured rate may be too low, after short texts alone or beside other programs: work that may be
-done in time is accepted, and measured anew."""
 _PAUSE = 0.05
 """Seconds after which a lane that could not take a batch tries again."""
 _CLOSED = "the batcher was closed before this was computed"
@@ -56,15 +48,9 @@ class Scheduler:
     at once than it has workers, so that one which computes a batch at a time leaves the other lanes to the others.
     """
 
-    def __init__(
-        self,
-        lanes: int,
-        *,
-        max_wait: float | None = None,
-    ) -> None:
-        self.lanes = thread_count("lanes", lanes)
-        self.max_queue_tokens = MAX_QUEUE_TOKENS
-        self.max_wait = positive("max_wait", max_wait)
+    def __init__(self, lanes: int, *, max_wait: float | None = None) -> None:
+        self.limits = Limits(lanes, max_wait)
+        self.lanes = self.limits.lanes
         self.on_batch: Callable[[Batch], object] = lambda batch: None  # called in a lane with each computed batch
         self._process = os.getpid()
         lock = RLock()
@@ -96,44 +82,13 @@ class Scheduler:
     def check_room(self, client: str = "") -> None:
         """Raise OverloadedError if even a short request of a client would be refused now."""
         self._check_process()
-        queue = self._queue  # without the lock, which a plan may hold for milliseconds
-        crowded = queue.tokens >= self.max_queue_tokens * (1 + _RESERVE)
-        if crowded or (self.max_wait is not None and queue.seconds / self.lanes > self.max_wait):
+        if self.limits.may_refuse(self._queue):  # without the lock, which a plan may hold for milliseconds
             with self._changed:
-                self._check_wait(1, 0.0, client)
-
-    def _check_work(self, request: Request, now: float) -> None:
-        """Refuse a request that cannot be computed in time, or finds no room; callers hold the lock."""
-        tokens, left = request.tokens, request.deadline - now
-        seconds = self._queue.line(request.runner).seconds_for(tokens)
-        limit, why = self.max_queue_tokens, "is the limit of the queue"
-        if seconds > _DOUBT * left * self.lanes > 0:
-            limit, why = int(tokens * left * self.lanes / seconds), f"can be computed in the {left:.1f} s that are left"
-        if tokens > limit:
-            self._counters.rejected += 1
-            raise TooManyTokensError(
-                f"the request has {tokens} tokens, and {limit} {why}; send at most {limit} tokens at once", limit
-            )
-        self._check_wait(tokens, seconds, request.client, left)
-
-    def _check_wait(self, tokens: int, seconds: float, client: str, left: float = math.inf) -> None:
-        """Raise OverloadedError if work would wait for too long, or finds no room; callers hold the lock."""
-        queue = self._queue
-        most = self.max_queue_tokens * (1 + _RESERVE * (tokens <= _SHORT))
-        waits, allowed = queue.seconds / self.lanes, math.inf if self.max_wait is None else self.max_wait
-        if waits > min(allowed, _DOUBT * left - seconds / self.lanes):
-            waits = queue.wait_for(seconds, client) / self.lanes
-        if queue.tokens + tokens > most:
-            why = f"the queue has {queue.tokens} tokens (limit {self.max_queue_tokens})"
-        elif waits > allowed:
-            why = f"{waits:.1f} s of work go before it (limit {allowed:g} s)"
-        elif 0 < _DOUBT * left < waits + seconds / self.lanes:
-            why = f"{waits:.1f} s of work go before it, and {left:.1f} s are left"
-        else:
-            return
-        self._counters.rejected += 1
-        waits = max(waits, queue.seconds / self.lanes)
-        raise OverloadedError(f"too many requests: {why}; try again in {max(waits, 1):.0f} s", waits)
+                try:
+                    self.limits.check_wait(self._queue, client)
+                except OverloadedError:
+                    self._counters.rejected += 1
+                    raise
 
     def submit(self, request: Request, wake: bool = True) -> None:
         """Queue a request of at least one text. Without `wake`, an idle lane takes it after a call of `wake`."""
@@ -141,7 +96,11 @@ class Scheduler:
         with self._changed:
             self._check_taken(request.runner)
             now = time.monotonic()
-            self._check_work(request, now)
+            try:
+                self.limits.check(self._queue, request, now)
+            except (OverloadedError, TooManyTokensError):
+                self._counters.rejected += 1
+                raise
             if len(self._threads) < self.lanes:
                 self._start_lanes()
             request.submitted = now
@@ -428,4 +387,4 @@ def _close_all() -> None:
         scheduler.close(wait=False)
 
 
-before_exit(_close_all)
+atexit.register(_close_all)

@@ -266,7 +266,7 @@ def test_more_than_may_wait_is_refused_before_it_is_tokenised(tiny: Encoder, mon
     runner = FakeRunner(held=True)
     with Batcher(tiny, lanes=1) as batcher:
         batcher._queue.runner = runner
-        batcher._queue.scheduler.max_queue_tokens = 20
+        batcher._queue.scheduler.limits.max_queue_tokens = 20
         with pytest.raises(TooManyTokensError, match="20 is the limit of the queue; send at most 20 tokens at once"):
             batcher.submit([f"word {number}" for number in range(20)])  # though nothing waits
         first = batcher.submit(["word"] * 100)  # equal texts are computed once

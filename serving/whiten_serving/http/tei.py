@@ -261,8 +261,8 @@ async def info(service: Service, request: Request, call: Call) -> Response:
             "providers": served.encoder.providers,
             "parity_cosine": served.parity,
             "lanes": scheduler.lanes,
-            "max_queue_tokens": scheduler.max_queue_tokens,
-            "max_wait": scheduler.max_wait,
+            "max_queue_tokens": scheduler.limits.max_queue_tokens,
+            "max_wait": scheduler.limits.max_wait,
             "options": settings.public(),
         },
     }

@@ -64,7 +64,7 @@ def gated(golden: Any) -> Iterator[tuple[AsyncEncoder, Gate]]:
     """An encoder of one lane that computes nothing before its gate is opened; 100 tokens may wait."""
     with Encoder(golden / "bundle-v1") as encoder:
         batched = AsyncEncoder(encoder, lanes=1)
-        batched._queue.scheduler.max_queue_tokens = 100
+        batched._queue.scheduler.limits.max_queue_tokens = 100
         runner = batched._queue.runner
         gate = Gate(runner.run_batch)
         runner.run_batch = gate  # type: ignore[method-assign]
@@ -116,7 +116,7 @@ def test_a_full_queue_is_429_before_the_body_is_read(gated: Any, path: str) -> N
 
 def test_callers_that_go_are_not_computed(gated: Any, caplog: pytest.LogCaptureFixture) -> None:
     encoder, gate = gated
-    encoder._queue.scheduler.max_queue_tokens = 100_000
+    encoder._queue.scheduler.limits.max_queue_tokens = 100_000
     app = encoder.asgi_app()
 
     async def run() -> None:
@@ -208,7 +208,7 @@ def test_a_text_without_a_vector_is_named(
 ) -> None:
     encoder, gate = gated
     gate.open()
-    encoder._queue.scheduler.max_queue_tokens = 100_000
+    encoder._queue.scheduler.limits.max_queue_tokens = 100_000
     runner, app = encoder._queue.runner, encoder.asgi_app()
     bad = token_ids(encoder._queue.encoder, ["bad"])[0]
     monkeypatch.setattr(runner, "run_batch", Fails(runner, bad, how))
@@ -326,7 +326,7 @@ def test_bodies_that_grow_are_refused_when_there_is_no_more_room(app_with: Any) 
 @pytest.mark.parametrize("path", ROUTES)
 def test_so_many_requests_at_once(gated: Any, path: str) -> None:
     encoder, gate = gated
-    encoder._queue.scheduler.max_queue_tokens = 100_000
+    encoder._queue.scheduler.limits.max_queue_tokens = 100_000
     app = encoder.asgi_app()
     app.state.service.budget.most_requests = 3
 
