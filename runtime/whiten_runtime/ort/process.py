@@ -1,6 +1,5 @@
 """Contain every effect of this package on the whole process: environment, hooks, signals, warnings, limits."""
 
-import atexit
 import csv
 import io
 import os
@@ -10,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import IO, Any
 from weakref import WeakSet
 
@@ -32,11 +31,6 @@ def after_fork_in_child(action: Callable[[], None]) -> None:
     """Run an action in every child that this process forks, where the system can fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=action)
-
-
-def before_exit(action: Callable[[], None]) -> None:
-    """Run an action when the interpreter ends, after the main thread and all threads that are not daemons."""
-    atexit.register(action)
 
 
 @contextmanager
@@ -97,9 +91,7 @@ class ForkSafeLock:
     def __enter__(self) -> None:
         self._lock.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._lock.release()
 
     def renew(self) -> None:
@@ -130,9 +122,7 @@ class _LongFields:
                 self._limit = csv.field_size_limit(2**31 - 1)  # the most that it accepts on every platform
             self._blocks += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         with self._lock:
             self._blocks -= 1
             if self._blocks == 0:
