@@ -66,7 +66,7 @@ def make_scheduler(encoders: Sequence[Encoder], settings: Settings) -> Scheduler
     )
 
 
-def served(choice: ModelChoice, encoder: Encoder, agreement: Agreement | None, scheduler: Scheduler) -> ServedModel:
+def make_model(choice: ModelChoice, encoder: Encoder, agreement: Agreement | None, scheduler: Scheduler) -> ServedModel:
     """Return a model for the application, which closes its encoder with it."""
     parity = None if agreement is None else agreement.min_cosine
     return ServedModel(choice.name, EncoderQueue(encoder, scheduler), parity, owns=True)
@@ -77,7 +77,7 @@ def is_replaced(choice: ModelChoice, digest: str) -> bool:
     return bundle_hash(locate_bundle(choice.bundle)) != digest
 
 
-def described(model: ServedModel) -> str:
+def describe(model: ServedModel) -> str:
     """Return one line about a model: dimension, precision, space, parity."""
     manifest, encoder = model.manifest, model.encoder
     parity = "parity not checked"

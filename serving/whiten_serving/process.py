@@ -24,21 +24,21 @@ from whiten_runtime.errors import WhitenError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.process import is_terminal
 from whiten_serving.arguments import ModelChoice, read_keys, usual_format
-from whiten_serving.http.app import make_app, traced
+from whiten_serving.http.app import make_app, with_tracing
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.protocol import Protocol
 from whiten_serving.http.service import Service
 from whiten_serving.opening import (
     address_of,
     bind,
-    described,
+    describe,
     is_replaced,
+    make_model,
     make_scheduler,
     open_browser,
     open_encoder,
     page_url,
     refused,
-    served,
 )
 from whiten_serving.scheduler import Scheduler
 from whiten_serving.settings import Address, Settings
@@ -57,7 +57,7 @@ def serve(settings: Settings, choices: Sequence[ModelChoice], hang_ups: Sequence
     address = Address.of(settings.listen)
     listener = bind(settings)
     try:
-        process = opened(settings, choices)
+        process = open_process(settings, choices)
         with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
             runner.run(process.run(listener, hang_ups))
     finally:
@@ -80,7 +80,7 @@ class Process:
         """Serve until a signal has been obeyed; reload at once if there were hang-ups before."""
         settings, address = self.settings, address_of(listener)
         config = uvicorn.Config(
-            traced(make_app(self.service)),
+            with_tracing(make_app(self.service)),
             http=Protocol,
             ws="none",
             lifespan="off",
@@ -126,7 +126,7 @@ class Process:
         gc.collect()
         gc.freeze()  # what lives as long as the process: looking through it took 5 % of each request's time
         sys.setswitchinterval(_SWITCH)
-        models = [described(model) for model in self.service.models]
+        models = [describe(model) for model in self.service.models]
         values = {"address": address, "models": models, "keys": len(self.service.settings.api_keys)}
         url = page_url(self.settings, address)
         if url is not None:
@@ -237,11 +237,11 @@ class Process:
         if not replaced:
             return "unchanged"
         encoder, agreement = await asyncio.to_thread(open_encoder, choice, self.settings)
-        self.service.models.replace(served(choice, encoder, agreement, self.scheduler))
+        self.service.models.replace(make_model(choice, encoder, agreement, self.scheduler))
         return "reloaded"
 
 
-def opened(settings: Settings, choices: Sequence[ModelChoice]) -> Process:
+def open_process(settings: Settings, choices: Sequence[ModelChoice]) -> Process:
     """Open and prove the bundles, and return the process that serves them."""
     prometheus_client.disable_created_metrics()
     with ExitStack() as opening:
@@ -250,7 +250,7 @@ def opened(settings: Settings, choices: Sequence[ModelChoice]) -> Process:
             encoders.append(open_encoder(choice, settings))
             opening.callback(encoders[-1][0].close)
         scheduler = make_scheduler([encoder for encoder, _ in encoders], settings)
-        models = [served(choice, *one, scheduler) for choice, one in zip(choices, encoders, strict=True)]
+        models = [make_model(choice, *one, scheduler) for choice, one in zip(choices, encoders, strict=True)]
         service = Service(Models(models), settings)
         scheduler.on_batch = service.metrics.on_batch
         opening.pop_all()

@@ -68,7 +68,7 @@ async def about(service: Service, request: Request, call: Call) -> Response:
 
 async def openapi(service: Service, request: Request, call: Call) -> Response:
     server = service.settings.root_path or request.scope.get("root_path") or "/"
-    return answer(json_of(document(placed(), server, bool(service.settings.api_keys))))
+    return answer(json_of(document(all_paths(), server, bool(service.settings.api_keys))))
 
 
 TEI = (
@@ -108,7 +108,7 @@ ENDPOINTS = (
 """All routes."""
 
 
-def placed() -> list[tuple[str, Endpoint]]:
+def all_paths() -> list[tuple[str, Endpoint]]:
     """Return the path of each endpoint with it."""
     below = sorted(TEI, key=lambda endpoint: endpoint.path == "/")  # a model's own path takes what others take too
     own = [(endpoint.path, endpoint) for endpoint in ENDPOINTS]
@@ -117,7 +117,7 @@ def placed() -> list[tuple[str, Endpoint]]:
 
 def make_app(service: Service) -> Starlette:
     """Return the application, which can be mounted in another one."""
-    places = placed()
+    places = all_paths()
     routes = [_route(service, endpoint, path) for path, endpoint in places]
     root = service.settings.root_path
     if root:
@@ -152,7 +152,7 @@ def make_app(service: Service) -> Starlette:
     return app
 
 
-class Answered:
+class EndpointApp:
     """Answers the requests of one endpoint, turns what fails into answers, and logs and counts each request.
 
     It is an ASGI application of its own: Starlette's wrapping of functions costs each request 30 µs more.
@@ -208,7 +208,7 @@ class _Directory:
 
 
 def _route(service: Service, endpoint: Endpoint, path: str) -> Route:
-    return Route(path.replace("}", ":path}"), Answered(service, endpoint), methods=[endpoint.method])
+    return Route(path.replace("}", ":path}"), EndpointApp(service, endpoint), methods=[endpoint.method])
 
 
 def _refused(call: Call, error: ApiError) -> Response:
@@ -293,7 +293,7 @@ def _describe_span(call: Call) -> None:
             span.set_attribute(f"whiten.{name}", getattr(call, name))
 
 
-def traced(app: Any) -> Any:
+def with_tracing(app: Any) -> Any:
     """Return the application in OpenTelemetry's instrumentation, where `opentelemetry-instrument` has set it up."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):

@@ -63,14 +63,14 @@ TextsOrIds = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=_EITHER)]
 """Texts, or token ids in place of texts, as a body has them; `Inputs` reads them."""
 
 
-async def decoded(call: Call, size: int, function: Callable[..., T], *arguments: Any) -> T:
+async def decode(call: Call, size: int, function: Callable[..., T], *arguments: Any) -> T:
     """Return what a function decodes of so many bytes; in another thread where they are many."""
     if size <= _INLINE_BYTES:
         return function(*arguments)
     return await call.shielded(asyncio.to_thread(function, *arguments))
 
 
-def decoded_bytes(body: bytes | bytearray) -> int:
+def memory_of_body(body: bytes | bytearray) -> int:
     """Return how many bytes of memory a body and what is decoded of it take, at most, about."""
     width = 1 if body.isascii() and not _count(body, b"\\u") else 4  # a wide character widens all of its text
     return (1 + width) * len(body) + _ITEM * _count(body, b",")
@@ -112,21 +112,21 @@ async def read_body(
     return body
 
 
-def parsed_body(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:
+def parse_body(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:
     """Return what a body holds; one that cannot be read is read again without what other servers' clients send."""
     try:
-        return parsed(decoder, body)
+        return parse(decoder, body)
     except ApiError as error:
         if error.code == "invalid_json":
             body = _repaired(body, error)
         elif error.code != "unknown_field" or error.param not in _WITHOUT_EFFECT:
             raise
-    fields = parsed(_FIELDS, body).items()
+    fields = parse(_FIELDS, body).items()
     kept = {name: raw for name, raw in fields if name not in _WITHOUT_EFFECT or bytes(raw) not in _WITHOUT_EFFECT[name]}
-    return parsed(decoder, msgspec.json.encode(kept))
+    return parse(decoder, msgspec.json.encode(kept))
 
 
-def parsed(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.Raw, param: str = "") -> T:
+def parse(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.Raw, param: str = "") -> T:
     """Return what JSON holds."""
     try:
         return decoder.decode(body)
@@ -173,21 +173,21 @@ class Inputs:
 
     async def texts(self, call: Call, raw: msgspec.Raw, encoder: Encoder, param: str) -> list[str]:
         """Return the texts of a request. Token ids are turned back into texts in another thread."""
-        texts, ids = await decoded(call, memoryview(raw).nbytes, self._decoded, raw, param)
+        texts, ids = await decode(call, memoryview(raw).nbytes, self._texts_or_ids, raw, param)
         if ids:
             self.check_total(map(len, ids), "token ids", param)
             try:
-                texts = await self.worked(call, lambda row: _decoded_by(encoder, row), ids)
+                texts = await self.map_in_thread(call, lambda row: _text_of_ids(encoder, row), ids)
             except UsageError as error:
                 raise ApiError("token_ids", f"{param}: {error}; send strings", param) from None
         self.check(texts, param)
         return texts
 
-    def _decoded(self, raw: msgspec.Raw, param: str) -> tuple[list[str], list[list[int]]]:
+    def _texts_or_ids(self, raw: msgspec.Raw, param: str) -> tuple[list[str], list[list[int]]]:
         """Return the texts of an input, or else lists of token ids."""
         self._check_quotes(bytes(raw), param)
         try:
-            items = parsed(_TEXTS, raw, param)
+            items = parse(_TEXTS, raw, param)
         except ApiError:
             if not _IDS_BEGIN.match(raw):
                 raise
@@ -200,7 +200,7 @@ class Inputs:
         if self._settings.empty == "error" and "" in texts:
             raise ApiError("empty_text", f"{param}[{texts.index('')}] is an empty text; leave it out", param)
 
-    async def worked(self, call: Call, function: Callable[[S], T], items: Sequence[S]) -> list[T]:
+    async def map_in_thread(self, call: Call, function: Callable[[S], T], items: Sequence[S]) -> list[T]:
         """Return what a function gives for each item, in another thread; no queue bounds this work.
 
         The thread stops where the request has ended meanwhile: nobody waits for the rest.
@@ -235,7 +235,7 @@ class Inputs:
         lists = _count(written, b"[") - 1
         self._check_count(lists, param)
         self.check_total([_count(written, b",") - lists], "token ids", param)  # or more, before they take their memory
-        rows: list[Any] = parsed(_IDS, written, param)
+        rows: list[Any] = parse(_IDS, written, param)
         if type(rows[0]) is int:
             rows = [rows]
         if not all(isinstance(row, list) and all(type(one) is int for one in row) for row in rows):
@@ -244,7 +244,7 @@ class Inputs:
         return rows
 
 
-def _decoded_by(encoder: Encoder, ids: list[int]) -> str:
+def _text_of_ids(encoder: Encoder, ids: list[int]) -> str:
     """Return the text of ids of the bundle's own tokenizer."""
     text = encoder.decode(ids)
     tokens = encoder.tokens(text)

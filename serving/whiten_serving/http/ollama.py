@@ -62,7 +62,7 @@ _PROMPT = msgspec.json.Decoder(OllamaPromptRequest)
 
 
 async def embed(service: Service, request: Request, call: Call) -> Response:
-    asked = await service.parsed(request, call, _EMBED)
+    asked = await service.read(request, call, _EMBED)
     served = service.models.get(asked.model)
     with service.models.using(served):
         texts = await service.inputs.texts(call, asked.input, served.encoder, "input")
@@ -75,7 +75,7 @@ async def embed(service: Service, request: Request, call: Call) -> Response:
 
 
 async def embeddings(service: Service, request: Request, call: Call) -> Response:
-    asked = await service.parsed(request, call, _PROMPT)
+    asked = await service.read(request, call, _PROMPT)
     service.inputs.check([asked.prompt], "prompt")
     served = service.models.get(asked.model)
     wanted = Wanted(texts=[asked.prompt], truncate=asked.truncate, context=_context(asked.options))
@@ -106,7 +106,7 @@ async def running(service: Service, request: Request, call: Call) -> Response:
 
 
 async def show(service: Service, request: Request, call: Call) -> Response:
-    asked = await service.parsed(request, call, _SHOW)
+    asked = await service.read(request, call, _SHOW)
     served = service.models.get(asked.model or asked.name)
     listed, manifest = _listed(served), served.manifest
     family = manifest.source.model_type

@@ -39,7 +39,7 @@ _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 
 
 async def embeddings(service: Service, request: Request, call: Call) -> Response:
-    asked = await service.parsed(request, call, _DECODER)
+    asked = await service.read(request, call, _DECODER)
     served = service.models.get(request.path_params.get("deployment") or asked.model)
     with service.models.using(served):
         texts = await service.inputs.texts(call, asked.input, served.encoder, "input")

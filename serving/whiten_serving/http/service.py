@@ -22,7 +22,7 @@ from whiten_runtime.inference.options import TASK_PROMPTS, Prompts, Task, leadin
 from whiten_runtime.opened.opening import stores_ranges
 from whiten_serving.http.calls import Budget, Call
 from whiten_serving.http.errors import ApiError, Dialect, of_answer, of_request
-from whiten_serving.http.inputs import Inputs, decoded, decoded_bytes, parsed_body, read_body
+from whiten_serving.http.inputs import Inputs, decode, memory_of_body, parse_body, read_body
 from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.settings import AppSettings
@@ -121,15 +121,15 @@ class Service:
             raise ApiError("invalid_api_key", message, None, {"www-authenticate": "Bearer"})
         return name, name or digest
 
-    async def parsed(self, request: Request, call: Call, decoder: msgspec.json.Decoder[T]) -> T:
+    async def read(self, request: Request, call: Call, decoder: msgspec.json.Decoder[T]) -> T:
         """Return what the body of a request holds."""
         body = await read_body(
             request.receive, call.headers, self.settings.max_body, lambda size: self.budget.reserve(call, 3 * size)
         )
         call.received = True
         if call.reserved:
-            self.budget.reserve(call, await decoded(call, len(body), decoded_bytes, body))
-        return await decoded(call, len(body), parsed_body, decoder, body)
+            self.budget.reserve(call, await decode(call, len(body), memory_of_body, body))
+        return await decode(call, len(body), parse_body, decoder, body)
 
     async def embed(self, call: Call, served: ServedModel, wanted: Wanted, normalize: bool) -> NDArray[Any]:
         """Return the vectors of a request's texts, [n, k], and tell the call what they cost."""

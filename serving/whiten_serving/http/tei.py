@@ -15,7 +15,7 @@ from starlette.responses import Response
 from whiten_runtime.errors import NoVectorError
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
-from whiten_serving.http.inputs import TextsOrIds, decoded, parsed
+from whiten_serving.http.inputs import TextsOrIds, decode, parse
 from whiten_serving.http.metrics import version
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Service, Wanted, answer, json_of, rows_of
@@ -93,20 +93,20 @@ _OBJECT_BEGINS = re.compile(rb"\s*\{")
 
 
 async def embed(service: Service, request: Request, call: Call) -> Response:
-    return await _embed(service, request, call, await service.parsed(request, call, _EMBED))
+    return await _embed(service, request, call, await service.read(request, call, _EMBED))
 
 
 async def similarity(service: Service, request: Request, call: Call) -> Response:
-    asked = await service.parsed(request, call, _SIMILARITY)
+    asked = await service.read(request, call, _SIMILARITY)
     return await _similarity(service, request, call, asked, asked.inputs)
 
 
 async def root(service: Service, request: Request, call: Call) -> Response:
-    asked = await service.parsed(request, call, _EMBED)
+    asked = await service.read(request, call, _EMBED)
     if not _OBJECT_BEGINS.match(asked.inputs):
         return await _embed(service, request, call, asked)
     size = memoryview(asked.inputs).nbytes
-    inputs = await decoded(call, size, parsed, _SIMILARITY_INPUT, asked.inputs, "inputs")
+    inputs = await decode(call, size, parse, _SIMILARITY_INPUT, asked.inputs, "inputs")
     return await _similarity(service, request, call, asked, inputs)
 
 
@@ -191,7 +191,7 @@ def _wanted(texts: list[str], parameters: EmbedParameters) -> Wanted:
 
 
 async def tokenize(service: Service, request: Request, call: Call) -> Response:
-    asked = await service.parsed(request, call, _TOKENIZE)
+    asked = await service.read(request, call, _TOKENIZE)
     served = _model(service, request, asked.model)
     texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
     service.inputs.check(texts, "inputs")
@@ -199,7 +199,7 @@ async def tokenize(service: Service, request: Request, call: Call) -> Response:
     call.model, call.texts = served.name, len(texts)
     prompt, special = _prompt(served, asked.prompt_name), asked.add_special_tokens
     with service.models.using(served):
-        work = service.inputs.worked(call, lambda text: _tokens(served, prompt + text, special), texts)
+        work = service.inputs.map_in_thread(call, lambda text: _tokens(served, prompt + text, special), texts)
         rows = await call.shielded(work)
     call.tokens = sum(map(len, rows))
     return answer(json_of(rows))

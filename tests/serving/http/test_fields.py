@@ -13,7 +13,7 @@ from support.vectors import assert_near
 from whiten import Encoder
 from whiten_serving.http.app import ENDPOINTS
 from whiten_serving.http.errors import ApiError
-from whiten_serving.http.inputs import parsed_body
+from whiten_serving.http.inputs import parse_body
 
 
 def test_the_routes_are_all_that_take_texts() -> None:
@@ -163,7 +163,7 @@ def test_a_byte_order_mark_is_skipped(app: Any, reference: Encoder) -> None:
 def test_what_is_no_json_stays_refused(wrong: bytes) -> None:
     for decoder in (ANY, TEXTS):
         with pytest.raises(ApiError) as caught:
-            parsed_body(decoder, wrong)
+            parse_body(decoder, wrong)
         assert caught.value.code == "invalid_json"
 
 
@@ -172,7 +172,7 @@ def test_bodies_without_them_are_read_once(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(inputs, "_repaired", lambda *_: pytest.fail("a body that is JSON was looked through"))
     body = b'{"a": ["a\\ud83d\\ude00", "\\\\ud83d"]}'
-    assert parsed_body(TEXTS, body) == {"a": ["a\U0001f600", "\\ud83d"]}
+    assert parse_body(TEXTS, body) == {"a": ["a\U0001f600", "\\ud83d"]}
 
 
 characters = st.integers(0, 0x10FFFF).map(chr) | st.sampled_from('\\"u\n/bd83\ud83d\ude00\ud800\udfff\ue000\ud7ff😀')
@@ -199,5 +199,5 @@ def test_texts_are_those_of_json_with_halves_replaced(texts: list[bytes], keys: 
     body = b"{%b}" % b", ".join(b"%b: %b" % (key, values) for key in keys)
     wanted = {replaced(key): [replaced(text) for text in items] for key, items in json.loads(body).items()}
     for decoder in (TEXTS, ANY):
-        assert parsed_body(decoder, body) == parsed_body(decoder, bytearray(body)) == wanted
-    assert {key: ITEMS.decode(raw) for key, raw in parsed_body(RAW, body).items()} == wanted
+        assert parse_body(decoder, body) == parse_body(decoder, bytearray(body)) == wanted
+    assert {key: ITEMS.decode(raw) for key, raw in parse_body(RAW, body).items()} == wanted

@@ -7,13 +7,13 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from support.asgi import asked
-from whiten_serving.http.app import placed
+from whiten_serving.http.app import all_paths
 from whiten_serving.http.errors import PROBLEMS
 from whiten_serving.http.own import BODIES
 from whiten_serving.http.service import Service
 
 NAMES = {"model": "tiny", "deployment": "tiny", "id": "tiny"}
-PLACES = [pytest.param(path, endpoint, id=f"{endpoint.method} {path}") for path, endpoint in placed()]
+PLACES = [pytest.param(path, endpoint, id=f"{endpoint.method} {path}") for path, endpoint in all_paths()]
 POSTS = [case for case in PLACES if case.values[1].method == "POST"]
 
 
@@ -36,7 +36,7 @@ def check(described: dict[str, Any], operation: dict[str, Any], answer: Any) -> 
 
 def test_every_route_is_described_once(described: dict[str, Any]) -> None:
     found = {(method.upper(), path) for path, methods in described["paths"].items() for method in methods}
-    assert found == {(endpoint.method, path) for path, endpoint in placed()}
+    assert found == {(endpoint.method, path) for path, endpoint in all_paths()}
     operations = [one for methods in described["paths"].values() for one in methods.values()]
     assert len({one["operationId"] for one in operations}) == len(operations)
     assert described["openapi"].startswith("3.1.")
@@ -65,13 +65,13 @@ def test_bodies_are_decoded_with_the_types_that_are_described(
     app: Any, described: dict[str, Any], monkeypatch: pytest.MonkeyPatch, path: str, endpoint: Any
 ) -> None:
     used: list[type] = []
-    parse: Callable[..., Any] = Service.parsed
+    read_body: Callable[..., Any] = Service.read
 
-    async def parsed(self: Service, request: Any, call: Any, decoder: Any) -> Any:
+    async def read(self: Service, request: Any, call: Any, decoder: Any) -> Any:
         used.append(decoder.type)
-        return await parse(self, request, call, decoder)
+        return await read_body(self, request, call, decoder)
 
-    monkeypatch.setattr(Service, "parsed", parsed)
+    monkeypatch.setattr(Service, "read", read)
     asked(app, "POST", path.format(**NAMES), {})
     assert used == [BODIES[endpoint.handler][0]]
     content = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]
