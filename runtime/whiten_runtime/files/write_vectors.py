@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -28,14 +28,27 @@ ROWS_PER_BLOCK = 1024
 """Vectors that are written together: a row group of a .parquet file."""
 
 
-class Writer(Protocol):
+class Writer:
     """Writes texts and their vectors, [m, k] of the type that the metadata says, one part after the other."""
+
+    def __init__(self, file: BinaryIO, metadata: VectorMetadata) -> None:
+        self._file, self._metadata = file, metadata
+        self.count = 0  # vectors that were written
+        self._begin()
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
         """Append texts and their vectors."""
+        self._append(texts, vectors)
+        self.count += len(vectors)
 
-    def finish(self) -> int:
-        """Complete the file, and return the number of vectors in it."""
+    def finish(self) -> None:
+        """Complete the file."""
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _append(self, texts: Sequence[str], vectors: Vectors) -> None:
+        raise NotImplementedError
 
 
 def write_parts(writer: Writer, texts: Sequence[str], vectors: Vectors) -> None:
@@ -60,7 +73,8 @@ def writing_vectors(path: Path, metadata: VectorMetadata) -> Iterator[Writer]:
             with suppress(Exception):
                 writer.finish()  # pyarrow complains of a file that is closed before its writer
             raise
-        content = msgspec.structs.replace(metadata, vectors=writer.finish()).to_json() + b"\n"
+        writer.finish()
+        content = msgspec.structs.replace(metadata, vectors=writer.count).to_json() + b"\n"
         _publish_described(publish, path, content)
 
 
@@ -109,78 +123,51 @@ def json_numbers(values: Vectors) -> list[Any]:
     return list(numbers.tolist())
 
 
-class _NpyWriter:
+class _NpyWriter(Writer):
     """Writes [n, k]; numpy leaves room in the header for an n that is not known yet."""
 
-    def __init__(self, file: BinaryIO, metadata: VectorMetadata) -> None:
-        self._file, self._metadata, self._count = file, metadata, 0
-        self._write_header()
-
-    def write(self, texts: Sequence[str], vectors: Vectors) -> None:
-        self._file.write(np.ascontiguousarray(vectors, self._metadata.dtype).tobytes())
-        self._count += len(vectors)
-
-    def finish(self) -> int:
-        self._file.seek(0)
-        self._write_header()
-        return self._count
-
-    def _write_header(self) -> None:
-        shape = (self._count, self._metadata.columns)
+    def _begin(self) -> None:
+        shape = (self.count, self._metadata.columns)
         header = {"descr": self._metadata.dtype.str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(self._file, header)
 
+    def _append(self, texts: Sequence[str], vectors: Vectors) -> None:
+        self._file.write(np.ascontiguousarray(vectors, self._metadata.dtype).tobytes())
 
-class _JsonlWriter:
-    def __init__(self, file: BinaryIO, metadata: VectorMetadata) -> None:
-        self._file, self._metadata, self._count = file, metadata, 0
-        file.write(metadata.to_json() + b"\n")
+    def finish(self) -> None:
+        self._file.seek(0)
+        self._begin()
 
-    def write(self, texts: Sequence[str], vectors: Vectors) -> None:
-        self._count += len(vectors)
+
+class _JsonlWriter(Writer):
+    def _begin(self) -> None:
+        self._file.write(self._metadata.to_json() + b"\n")
+
+    def _append(self, texts: Sequence[str], vectors: Vectors) -> None:
         self._file.writelines(json_row(text, vector) + b"\n" for text, vector in zip(texts, vectors, strict=True))
 
-    def finish(self) -> int:
-        return self._count
 
+class _ParquetWriter(Writer):
+    def _begin(self) -> None:
+        pyarrow, parquet = import_parquet()
+        metadata = self._metadata
+        vector = pyarrow.list_(pyarrow.from_numpy_dtype(metadata.dtype), metadata.columns)
+        columns = {"text": pyarrow.string(), "embedding": vector}
+        self._schema = pyarrow.schema(columns, metadata={SPACE_KEY: metadata.space, KEY: metadata.to_json()})
+        self._writer = parquet.ParquetWriter(self._file, self._schema)
 
-class _ParquetWriter:
-    def __init__(self, file: BinaryIO, metadata: VectorMetadata) -> None:
-        self._pyarrow, parquet = import_parquet()
-        self._metadata, self._count = metadata, 0
-        self._schema = schema_of(metadata)
-        self._writer = parquet.ParquetWriter(file, self._schema)
+    def _append(self, texts: Sequence[str], vectors: Vectors) -> None:
+        pyarrow, _ = import_parquet()
+        flat = pyarrow.array(np.ascontiguousarray(vectors, self._metadata.dtype).ravel())
+        rows = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+        columns = [pyarrow.array([encodable(text) for text in texts], pyarrow.string()), rows]
+        self._writer.write_table(pyarrow.table(columns, schema=self._schema))
 
-    def write(self, texts: Sequence[str], vectors: Vectors) -> None:
-        self._count += len(vectors)
-        self._writer.write_table(self._pyarrow.table(columns_of(texts, vectors, self._metadata), schema=self._schema))
-
-    def finish(self) -> int:
+    def finish(self) -> None:
         self._writer.close()
-        return self._count
 
 
-def schema_of(metadata: VectorMetadata) -> Any:
-    """Return pyarrow's schema of a .parquet file."""
-    pyarrow, _ = import_parquet()
-    vector = pyarrow.list_(pyarrow.from_numpy_dtype(metadata.dtype), metadata.columns)
-    columns = {"text": pyarrow.string(), "embedding": vector}
-    return pyarrow.schema(columns, metadata={SPACE_KEY: metadata.space, KEY: metadata.to_json()})
-
-
-def columns_of(texts: Sequence[str], vectors: Vectors, metadata: VectorMetadata) -> list[Any]:
-    """Return pyarrow's columns of texts and their vectors."""
-    pyarrow, _ = import_parquet()
-    flat = pyarrow.array(np.ascontiguousarray(vectors, metadata.dtype).ravel())
-    rows = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
-    return [pyarrow.array([encodable(text) for text in texts], pyarrow.string()), rows]
-
-
-WRITERS: dict[str, Callable[[BinaryIO, VectorMetadata], Writer]] = {
-    ".npy": _NpyWriter,
-    ".parquet": _ParquetWriter,
-    ".jsonl": _JsonlWriter,
-}
+WRITERS: dict[str, type[Writer]] = {".npy": _NpyWriter, ".parquet": _ParquetWriter, ".jsonl": _JsonlWriter}
 
 
 def check_output(path: Path | None, force: bool = False) -> None:
