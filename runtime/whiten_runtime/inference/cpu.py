@@ -117,7 +117,7 @@ class CpuEngine(Engine):
         self.check_open()
         for session in {self._wide, self._narrow} if self._on_cpu else ():
             if session.alive:
-                session.trim(self.feed([[self._pad_token_id]]))
+                session.run([], self.feed([[self._pad_token_id]]), shrink=True)  # without names, all outputs
 
     def check_open(self) -> None:
         """Raise ClosedError if `close` was called."""

@@ -62,10 +62,6 @@ class ForkSafeSession:
             raise _failed(reason)
         return results
 
-    def trim(self, feed: Mapping[str, NDArray[Any]]) -> None:
-        """Run the graph once, and give back all memory that the session's arena holds and does not use after that."""
-        self.run([], feed, shrink=True)  # without names, all outputs
-
     def get(self) -> Any:
         """Return the session of this process, created if necessary."""
         session = self._session

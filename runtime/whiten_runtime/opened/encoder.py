@@ -89,6 +89,8 @@ class Encoder(OpenedBundle):
         path = locate_bundle(path, revision)
         if memory_limit is not None:
             memory_limit = whole_number("memory_limit", memory_limit, 1)
+        if max_characters is not None:
+            max_characters = whole_number("max_characters", max_characters, 1)
         options = SessionOptions(providers_for(providers, device), threads, spinning, memory_limit=memory_limit)
         first = provider_name(options.providers[0])
         if cuda_graphs and first != CUDA_PROVIDER:
@@ -96,10 +98,6 @@ class Encoder(OpenedBundle):
         self._open(Opening(path.absolute(), options, verify_hashes, bool(verify), cuda_graphs, max_characters))
 
     def _open(self, opening: Opening) -> None:
-        longest = opening.max_characters
-        if longest is not None:
-            longest = whole_number("max_characters", longest, 1)
-
         def read(bundle: Bundle) -> None:
             self._moments = read_moments(bundle)
 
@@ -107,7 +105,7 @@ class Encoder(OpenedBundle):
             opening.path, opening.options, opening.verify_hashes, opening.sha256, read
         )
         self._opening = replace(opening, sha256=self._bundle.sha256)
-        self._embedder.max_characters = longest or self._embedder.max_characters
+        self._embedder.max_characters = opening.max_characters or self._embedder.max_characters
         self._tokenizer, self._engine = self._embedder.tokenizer, self._embedder.engine
         self._passages = PassageEmbedder(opening.path, self.manifest.pooling, self._embedder)
         if opening.cuda_graphs:
