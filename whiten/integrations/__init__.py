@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten.integrations.opening import BundleSource
+from whiten.integrations.opening import Adapter
 from whiten.integrations.opening import open_encoder as open_encoder
 from whiten_runtime.opened.encoder import Encoder
 
 
-class DocumentBackend:
+class DocumentBackend(Adapter):
     """Embeds documents and words, with the bundle's default prompt if it has one; goes before a framework's base class.
 
     Args:
@@ -28,13 +28,7 @@ class DocumentBackend:
     def __init__(self, encoder: Encoder | str | Path) -> None:
         super().__init__()
         how = f"pass a new {type(self).__name__} to the framework in place of the stored one"
-        self._source = BundleSource(encoder, how=how)
-        self.encoder  # noqa: B018 (opens the bundle, so that a wrong path is told here)
-
-    @property
-    def encoder(self) -> Encoder:
-        """Return the encoder."""
-        return self._source.encoder
+        self._hold(encoder, how)
 
     def embed(self, documents: Sequence[str], verbose: bool = False) -> NDArray[np.float32]:
         """Return the vectors of the documents, float32 [n, k].

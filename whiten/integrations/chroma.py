@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten.integrations.opening import BundleSource
+from whiten.integrations.opening import Adapter, BundleSource
 from whiten_runtime.errors import UsageError, needing_package
 from whiten_runtime.opened.encoder import Encoder
 
@@ -23,7 +23,7 @@ _SPACES = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}
 
 
 @register_embedding_function
-class BundleEmbeddingFunction(EmbeddingFunction[Documents]):  # type: ignore[misc]
+class BundleEmbeddingFunction(Adapter, EmbeddingFunction[Documents]):  # type: ignore[misc]
     """Embeds the documents and queries of Chroma's collections, with the bundle's prompts for them.
 
     Chroma stores the bundle's directory, or its name on the hub with the commit, with the collection, and the id of its
@@ -44,14 +44,8 @@ class BundleEmbeddingFunction(EmbeddingFunction[Documents]):  # type: ignore[mis
     def __init__(
         self, bundle: Encoder | str | Path, normalize_embeddings: bool = False, truncate_dim: int | None = None
     ) -> None:
-        self._source = BundleSource(bundle)
-        self.encoder  # noqa: B018 (opens the bundle, so that a wrong path is told here)
+        self._hold(bundle)
         self._options: dict[str, Any] = {"normalize_embeddings": normalize_embeddings, "truncate_dim": truncate_dim}
-
-    @property
-    def encoder(self) -> Encoder:
-        """Return the encoder."""
-        return self._source.encoder
 
     def __call__(self, input: Documents) -> list[NDArray[np.float32]]:
         """Return the vector of each document, with the bundle's prompt for documents."""

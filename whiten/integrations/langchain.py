@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from whiten.integrations.opening import BundleSource
+from whiten.integrations.opening import Adapter
 from whiten_runtime.errors import needing_package
 from whiten_runtime.opened.encoder import Encoder
 
@@ -11,7 +11,7 @@ with needing_package("langchain-core"):
     from langchain_core.embeddings import Embeddings
 
 
-class BundleEmbeddings(Embeddings):  # type: ignore[misc]
+class BundleEmbeddings(Adapter, Embeddings):  # type: ignore[misc]
     """Embeds the documents and queries of LangChain's vector stores and retrievers.
 
     Queries and documents get the bundle's prompts for them, as in `Encoder.encode_query` and `encode_document`.
@@ -29,14 +29,8 @@ class BundleEmbeddings(Embeddings):  # type: ignore[misc]
     def __init__(
         self, encoder: Encoder | str | Path, *, normalize_embeddings: bool = False, truncate_dim: int | None = None
     ) -> None:
-        self._source = BundleSource(encoder, how="make new BundleEmbeddings(PATH)")
-        self.encoder  # noqa: B018 (opens the bundle, so that a wrong path is told here)
+        self._hold(encoder, "make new BundleEmbeddings(PATH)")
         self._options: dict[str, Any] = {"normalize_embeddings": normalize_embeddings, "truncate_dim": truncate_dim}
-
-    @property
-    def encoder(self) -> Encoder:
-        """Return the encoder."""
-        return self._source.encoder
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return the vector of each text, with the prompt of documents."""

@@ -113,6 +113,22 @@ class BundleSource:
         return self
 
 
+class Adapter:
+    """Holds the bundle of an adapter; goes before a framework's base class."""
+
+    _source: BundleSource
+
+    def _hold(self, bundle: Encoder | str | Path, how: str = "") -> None:
+        """Hold a bundle, and open it, so that a wrong path is told now."""
+        self._source = BundleSource(bundle, how=how)
+        self.encoder  # noqa: B018
+
+    @property
+    def encoder(self) -> Encoder:
+        """Return the encoder."""
+        return self._source.encoder
+
+
 def stored_name(path: Path) -> str:
     """Return the name of a bundle for other processes: hf://ORG/NAME@COMMIT of one in the hub's cache, or its path."""
     repository, folder = path.parent.parent.name, path.parent.name

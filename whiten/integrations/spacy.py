@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten.integrations.opening import BundleSource
+from whiten.integrations.opening import Adapter, BundleSource
 from whiten_runtime.errors import NoVectorError, UsageError, needing_package
 from whiten_runtime.inference.vectors import row_similarities
 from whiten_runtime.opened.encoder import Encoder
@@ -69,7 +69,7 @@ def _similarity(doc: Doc, other: Any) -> float:
 _HOW = 'open the pipeline by spacy.load(FOLDER, config={"components": {"whiten": {"bundle": PATH}}})'
 
 
-class BundleVectors:
+class BundleVectors(Adapter):
     """Sets `Doc.vector` to the vector of the document's text, and `Doc.similarity` to the model's own similarity.
 
     `nlp.add_pipe("whiten", config={"bundle": "my-bundle"})` adds it to a pipeline, once this module is imported. A
@@ -89,14 +89,8 @@ class BundleVectors:
     def __init__(
         self, encoder: Encoder | str | Path, prompt_name: str | None = None, normalize_embeddings: bool = False
     ) -> None:
-        self._source = BundleSource(encoder, how=_HOW)
-        self.encoder  # noqa: B018 (opens the bundle, so that a wrong path is told here)
+        self._hold(encoder, _HOW)
         self._options: dict[str, Any] = {"prompt_name": prompt_name, "normalize_embeddings": normalize_embeddings}
-
-    @property
-    def encoder(self) -> Encoder:
-        """Return the encoder."""
-        return self._source.encoder
 
     def __call__(self, doc: Doc) -> Doc:
         """Return the document with its vector."""
