@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from whiten_runtime.errors import DataError, UsageError, one_line
 from whiten_runtime.files.parquet import import_parquet
 from whiten_runtime.files.records import choose_column
-from whiten_runtime.files.vector_metadata import is_header, read_metadata, sidecar_of
+from whiten_runtime.files.vector_metadata import is_header, map_npy, read_metadata, sidecar_of
 
 Rows = NDArray[np.float32]
 
@@ -56,21 +56,15 @@ def _check_precision(file: Path) -> None:
     A .npy file of 8 bits that says nothing is taken for one of codes.
     """
     metadata = read_metadata(file)
-    if metadata is None and file.suffix.lower() == ".npy" and (kind := _kind_of_npy(file)) in ("int8", "uint8"):
+    table = map_npy(file) if metadata is None and file.suffix.lower() == ".npy" else None
+    if table is not None and table.dtype in (np.int8, np.uint8):
         raise DataError(
-            f"{file}: holds {kind}, as codes of precision int8, uint8, binary or ubinary, and no "
+            f"{file}: holds {table.dtype}, as codes of precision int8, uint8, binary or ubinary, and no "
             f"{sidecar_of(file).name} is beside it to say what they are; copy it too, embed again, or convert numbers "
             "that are coordinates with astype('float32')"
         )
     if metadata is not None and isinstance(metadata.precision, str) and metadata.precision != "float32":
         raise DataError(f"{file}: holds vectors of precision {metadata.precision}; wanted float32, so embed again")
-
-
-def _kind_of_npy(path: Path) -> str:
-    try:
-        return str(np.load(path, mmap_mode="r", allow_pickle=False).dtype)
-    except Exception:  # numpy's reader of headers raises errors without a common base class
-        return ""  # whoever reads the vectors says what is wrong with them
 
 
 def _read_npy(path: Path, column: str | None) -> Iterator[Rows]:

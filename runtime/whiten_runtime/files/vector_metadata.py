@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import AlignmentRecord, VectorPrecision, is_space
@@ -127,16 +129,22 @@ def _of_npy(path: Path) -> VectorMetadata | None:
     metadata = decoded(sidecar.read_bytes(), sidecar)
     if metadata is None:
         return None
-    try:
-        shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
-    except Exception:  # numpy's reader of headers raises errors without a common base class
-        return metadata  # whoever reads the vectors says what is wrong with them
-    if shape != (metadata.vectors, metadata.columns):
+    table = map_npy(path)
+    if table is not None and table.shape != (metadata.vectors, metadata.columns):
         raise DataError(
-            f"{sidecar}: is of [{metadata.vectors}, {metadata.columns}] vectors, but {path.name} holds {list(shape)}; "
-            "delete it, or embed the texts again"
+            f"{sidecar}: is of [{metadata.vectors}, {metadata.columns}] vectors, but {path.name} holds "
+            f"{list(table.shape)}; delete it, or embed the texts again"
         )
     return metadata
+
+
+def map_npy(path: Path) -> NDArray[Any] | None:
+    """Return the array of a .npy file without reading it; None if there is none: its reader says what is wrong."""
+    try:
+        table = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception:  # numpy's reader of headers raises errors without a common base class
+        return None
+    return table if isinstance(table, np.ndarray) else None
 
 
 def _of_parquet(path: Path) -> VectorMetadata | None:
