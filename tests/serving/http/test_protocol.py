@@ -218,8 +218,8 @@ async def large(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def ask_for_much(pause: float, enough: int) -> int:
-    """Return how many bytes come where a client waits before each read, until it has enough or is cut off."""
+async def ask_for_much(first: float, pause: float, enough: int) -> int:
+    """Return how many bytes come where a client waits first and after each read, until it has enough or is cut off."""
     config = uvicorn.Config(large, http=Protocol, ws="none", lifespan="off", log_config=None)
     config.load()
     loop = asyncio.get_running_loop()
@@ -228,13 +228,14 @@ async def ask_for_much(pause: float, enough: int) -> int:
     async with server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), limit=1 << 16)
         writer.write(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n")
+        await asyncio.sleep(first)
         with suppress(ConnectionError):
             while count < enough:
-                await asyncio.sleep(pause)
                 part = await reader.read(1 << 20)
                 count += len(part)
                 if not part:
                     break
+                await asyncio.sleep(pause)
         writer.transport.abort()
     return count
 
@@ -243,6 +244,6 @@ def test_a_client_that_takes_nothing_is_cut_off_and_one_that_takes_it_slowly_is_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("whiten_serving.http.protocol.STALLED", 1.0)
-    assert asyncio.run(ask_for_much(4.0, 40_000_000)) < 40_000_000
-    assert asyncio.run(ask_for_much(0.0, 40_000_000)) >= 40_000_000
-    assert asyncio.run(ask_for_much(0.02, 12_000_000)) >= 12_000_000
+    assert asyncio.run(ask_for_much(3.0, 0.0, 40_000_000)) < 40_000_000
+    assert asyncio.run(ask_for_much(0.0, 0.0, 40_000_000)) >= 40_000_000
+    assert asyncio.run(ask_for_much(0.0, 0.02, 12_000_000)) >= 12_000_000
