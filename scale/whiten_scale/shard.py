@@ -64,18 +64,17 @@ class Vectors:
         self.encoder = Encoder(bundle, threads=1)
         self._choice = choice
         self._embedder = embedder_of(self.encoder)
-        self._precision: Literal["float32", "int8"] = "int8" if choice.vector_type == "int8" else "float32"
+        precision: Literal["float32", "int8"] = "int8" if choice.vector_type == "int8" else "float32"
         self._options = encode_options(
             self.encoder,
             prompt_name=choice.prompt_name,
             prompt=choice.prompt,
             normalize_embeddings=choice.normalize,
             truncate_dim=choice.truncate_dim,
-            precision=self._precision,
+            precision=precision,
         )
-        named = choice.prompt_name or (self.encoder.default_prompt_name if choice.prompt is None else None)
         self._metadata = VectorMetadata.of(
-            self.encoder.manifest, choice.normalize, choice.truncate_dim, named, self._precision
+            self.encoder.manifest, choice.normalize, choice.truncate_dim, choice.prompt_name, choice.prompt, precision
         )
         self._coder = Coder.of(bundle, choice.bytes) if choice.vector_type == "codes" else None
         self.window = self._embedder.engine.schedule.window

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whiten.integrations.opening import BundleSource
+from whiten.integrations.opening import Adapter, BundleSource
 from whiten_runtime.errors import needing_package
 from whiten_runtime.opened.encoder import Encoder
 
@@ -12,7 +12,7 @@ with needing_package("haystack-ai"):
     from haystack import Document, component, default_from_dict, default_to_dict
 
 
-class _BundleEmbedder:
+class _BundleEmbedder(Adapter):
     """Holds what both components have in common. The bundle is opened by `warm_up`, or when it is first needed.
 
     Haystack makes classes of its own from those of components, in which `super()` does not work.
@@ -29,7 +29,7 @@ class _BundleEmbedder:
             BundleError: not a bundle, or an incomplete one.
             UsageError: a bundle of another space than `space`.
         """
-        self._source.encoder  # noqa: B018
+        self.encoder  # noqa: B018
 
     def to_dict(self) -> dict[str, Any]:
         """Return the component's arguments for Haystack's files of pipelines.
@@ -44,10 +44,6 @@ class _BundleEmbedder:
     def from_dict(cls, data: dict[str, Any]) -> Any:
         """Return the component that `to_dict` has described."""
         return default_from_dict(cls, data)
-
-    @property
-    def _encoder(self) -> Encoder:
-        return self._source.encoder
 
 
 @component
@@ -81,7 +77,7 @@ class BundleTextEmbedder(_BundleEmbedder):
             TextError: `text` is not a string.
             UsageError: the bundle's vectors cannot be truncated.
         """
-        return {"embedding": self._encoder.encode_query([text], **self._options)[0].tolist()}
+        return {"embedding": self.encoder.encode_query([text], **self._options)[0].tolist()}
 
 
 @component
@@ -122,7 +118,7 @@ class BundleDocumentEmbedder(_BundleEmbedder):
             UsageError: the bundle's vectors cannot be truncated.
         """
         texts = [self._text(document) for document in documents]
-        vectors = self._encoder.encode_document(texts, **self._options).tolist()
+        vectors = self.encoder.encode_document(texts, **self._options).tolist()
         return {
             "documents": [
                 replace(document, embedding=vector) for document, vector in zip(documents, vectors, strict=True)

@@ -134,8 +134,7 @@ def embed(
         raise UsageError(f"--kind '{kind}' was given without --input; name the file, or - for stdin, with --input")
     source = STDIN if text == (STDIN,) else input_file
     with Encoder(bundle, providers or None) as encoder:
-        name = prompt_name or (encoder.default_prompt_name if prompt is None else None)
-        metadata = VectorMetadata.of(encoder.manifest, normalize, truncate_dim, name, precision)
+        metadata = VectorMetadata.of(encoder.manifest, normalize, truncate_dim, prompt_name, prompt, precision)
         options = encode_options(
             encoder,
             prompt_name=prompt_name,

@@ -53,9 +53,11 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
         normalize: bool = False,
         truncate_dim: int | None = None,
         prompt_name: str | None = None,
+        prompt: str | None = None,
         precision: VectorPrecision = "float32",
     ) -> "VectorMetadata":
         """Describe vectors that a bundle computes with these options."""
+        default = manifest.default_prompt_name if prompt is None else None
         alignment = manifest.whitening.alignment if manifest.whitening else None
         return cls(
             space=space_of(manifest),
@@ -64,7 +66,7 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
             precision=msgspec.UNSET if precision == "float32" else precision,
             truncated_from=None if truncate_dim in (None, manifest.dimension) else manifest.dimension,
             normalized=normalize or manifest.normalize,
-            prompt_name=prompt_name,
+            prompt_name=prompt_name or default,
             alignment=msgspec.UNSET if alignment is None else alignment,
         )
 

@@ -266,16 +266,13 @@ class Tokenizer:
 
 
 def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Yield texts in lists of which the backend gets one at a time."""
-    part, size = list[str](), 0
-    for text in texts:
-        if part and (len(part) == _TEXTS_PER_BLOCK or size + len(text) > _CHARACTERS_PER_BLOCK):
-            yield part
-            part, size = [], 0
-        part.append(encodable(text))
-        size += len(text)
-    if part:
-        yield part
+    """Yield texts in lists of which the backend gets one at a time: halves of what is too much."""
+    count = len(texts)
+    if count > _TEXTS_PER_BLOCK or (count > 1 and sum(map(len, texts)) > _CHARACTERS_PER_BLOCK):
+        yield from _parts(texts[: count // 2])
+        yield from _parts(texts[count // 2 :])
+    else:
+        yield [encodable(text) for text in texts]
 
 
 @contextmanager

@@ -30,7 +30,7 @@ class ProviderCheck:
     name: str  # name of the provider
     works: bool  # whether it multiplied two matrices correctly
     problem: str | None = None  # reason for the failure; None if it works
-    missing: tuple[str, ...] = ()  # libraries that it is linked to and that are not found
+    missing: tuple[str, ...] = ()  # library that it is linked to and that is not found
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,9 @@ def check_provider(onnxruntime: Any, provider: Provider, opened: Callable[..., A
         (product,) = session.run(["y"], {"x": a})
     except Exception as error:  # onnxruntime's exceptions share no base class
         missing = missing_for(onnxruntime, name)
-        reason = one_line(error)
-        if missing:
-            reason = f"cannot load {', '.join(missing)}: {advice(missing)}"
-        return ProviderCheck(name, False, reason, tuple(missing))
+        if missing is None:
+            return ProviderCheck(name, False, one_line(error))
+        return ProviderCheck(name, False, f"cannot load {missing}: {advice(missing)}", (missing,))
     if not np.array_equal(product, a @ a):
         return ProviderCheck(name, False, f"multiplies wrongly: {product.tolist()} instead of {(a @ a).tolist()}")
     return ProviderCheck(name, True)

@@ -5,7 +5,7 @@ This works without onnxruntime, so that a missing library can be named.
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,6 @@ from typing import Any
 
 from whiten_runtime.errors import from_clone
 from whiten_runtime.ort.providers import NVIDIA
-
-Load = Callable[[str], object]
 
 _DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _LIBRARIES = ("libcublas", "libcuda", "libcudnn", "libcufft", "libcurand", "libnvinfer", "libnvonnxparser", "libnvrtc")
@@ -95,25 +93,21 @@ def library_versions(load: Callable[[str], Any] = ctypes.CDLL) -> dict[str, str]
     return versions
 
 
-def advice(missing: Iterable[str]) -> str:
-    """Return the next steps for missing libraries."""
-    steps = []
-    names = list(missing)
-    if any(name.startswith(_TENSORRT) for name in names):
-        steps.append("pip install tensorrt")
-    if any(not name.startswith((*_TENSORRT, _DRIVER)) for name in names):
-        steps.append(f"{from_clone('gpu,cuda')}, for CUDA and cuDNN")
-    if _DRIVER in names:
-        steps.append("install NVIDIA's driver, or give this container a GPU")
-    return "; ".join(steps)
+def advice(missing: str) -> str:
+    """Return the next step for a missing library."""
+    if missing.startswith(_TENSORRT):
+        return "pip install tensorrt"
+    if missing == _DRIVER:
+        return "install NVIDIA's driver, or give this container a GPU"
+    return f"{from_clone('gpu,cuda')}, for CUDA and cuDNN"
 
 
-def missing_for(onnxruntime: Any, provider: str) -> list[str]:
-    """Return the libraries that are missing for a provider; none for providers that are not NVIDIA's."""
+def missing_for(onnxruntime: Any, provider: str) -> str | None:
+    """Return a library that is missing for a provider; None for providers that are not NVIDIA's."""
     if provider not in NVIDIA:
-        return []
+        return None
     library = provider_library(Path(onnxruntime.__file__).parent, NVIDIA[provider])
-    return missing_libraries(library) if library else []
+    return missing_library(library) if library else None
 
 
 def provider_library(folder: Path, name: str) -> Path | None:
@@ -124,11 +118,11 @@ def provider_library(folder: Path, name: str) -> Path | None:
     return None
 
 
-def missing_libraries(library: Path, load: Load = ctypes.CDLL) -> list[str]:
-    """Return the library that keeps a shared library from being loaded, as the system's loader names it; or none."""
+def missing_library(library: Path, load: Callable[[str], object] = ctypes.CDLL) -> str | None:
+    """Return the library that keeps a shared library from being loaded, as the system's loader names it; or None."""
     try:
         load(str(library))
     except OSError as error:
         named = str(error).partition(":")[0]
-        return [named] if named.startswith(_LIBRARIES) else []
-    return []
+        return named if named.startswith(_LIBRARIES) else None
+    return None

@@ -217,5 +217,5 @@ def create_session(
 def _why(onnxruntime: Any, provider: str, reason: str) -> str:
     """Explain why a provider did not start: a missing library, or onnxruntime's message."""
     missing = missing_for(onnxruntime, provider)
-    what = f"{', '.join(missing)} cannot be loaded ({advice(missing)})" if missing else reason
+    what = reason if missing is None else f"{missing} cannot be loaded ({advice(missing)})"
     return f"{what}; see whiten doctor --device {provider}"

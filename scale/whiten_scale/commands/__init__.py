@@ -21,10 +21,6 @@ _SECONDS = 30.0
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def _together(*options: Decorator) -> Decorator:
-    return lambda command: reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
-
-
 def _parse_share(context: click.Context, parameter: click.Parameter, text: str) -> slice:
     """Return the items of the machine K of N: every Nth one, from the Kth on."""
     first, _, count = text.partition("/")
@@ -36,7 +32,7 @@ def _parse_share(context: click.Context, parameter: click.Parameter, text: str) 
 
 def sharing_options(workers: str) -> Decorator:
     """Add the options that say how the work is shared among processes and machines; `workers` is for a help."""
-    return _together(
+    options = (
         heading("Execution"),
         option("--workers", type=click.IntRange(min=1), metavar="N", help=workers),
         option(
@@ -48,6 +44,7 @@ def sharing_options(workers: str) -> Decorator:
         ),
         option("--ray", metavar="ADDRESS", help="Run on a cluster of Ray: auto, or its address."),
     )
+    return lambda command: reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
 
 
 def check_able(workers: int | None, ray: str | None) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from support.bundles import copy_bundle, edit_manifest
 from support.cli import python
-from whiten import Encoder, WhitenError
+from whiten import BundleError, Encoder, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.inference import batching, loading, sessions
@@ -114,6 +114,13 @@ def test_run_in_the_pool_that_fails_is_an_error(tiny_bundle: Path) -> None:
         session.run_in_pool([OUTPUT], {"input_ids": feed["input_ids"]})
     good = batching.pad_batch(QUERY, 0)
     np.testing.assert_array_equal(session.run_in_pool([OUTPUT], good)[0], session.run([OUTPUT], good)[0])
+
+
+def test_a_graph_that_gives_too_few_vectors_is_an_error(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = open_engine(tiny_bundle / MODEL_FILE, 0)
+    monkeypatch.setattr(made, "_run", lambda *arguments: [np.zeros((0, 3), np.float32)])
+    with pytest.raises(BundleError, match=r"an array of shape \[0, 3\] for 2 texts; wanted a row for each"):
+        made.run_batch([[1], [2]])
 
 
 def test_gpu_batches_share_a_session(

@@ -22,7 +22,7 @@ from whiten_runtime.ort.nvidia import (
     advice,
     driver,
     library_versions,
-    missing_libraries,
+    missing_library,
     provider_library,
 )
 from whiten_runtime.ort.processor import processor
@@ -86,7 +86,7 @@ def test_missing_onnxruntime_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "missing_for", lambda module, name: ["libcublasLt.so.13"])
+    monkeypatch.setattr(doctor, "missing_for", lambda module, name: "libcublasLt.so.13")
     module = SimpleNamespace()
 
     def opened(graph: bytes, options: object) -> Any:
@@ -187,9 +187,9 @@ def test_a_missing_library_is_found() -> None:
     def refuse(name: str) -> None:
         raise OSError("/x/libonnxruntime_providers_cuda.so: undefined symbol: Provider_GetHost")
 
-    assert missing_libraries(Path("provider.so"), load) == ["libcublasLt.so.13"]
-    assert missing_libraries(Path("provider.so"), refuse) == []
-    assert missing_libraries(Path("provider.so"), lambda name: None) == []
+    assert missing_library(Path("provider.so"), load) == "libcublasLt.so.13"
+    assert missing_library(Path("provider.so"), refuse) is None
+    assert missing_library(Path("provider.so"), lambda name: None) is None
 
 
 def test_provider_library_is_found(tmp_path: Path) -> None:
@@ -223,10 +223,7 @@ def test_library_versions_are_read() -> None:
     assert library_versions(absent) == {}
 
 
-def test_advice_for_missing_libraries() -> None:
-    assert advice(["libcuda.so.1"]) == "install NVIDIA's driver, or give this container a GPU"
-    assert advice(["libcublas.so.13"]) == f"{from_clone('gpu,cuda')}, for CUDA and cuDNN"
-    both = advice(["libcublas.so.13", "libcuda.so.1"])
-    assert both.startswith(from_clone("gpu,cuda"))
-    assert both.endswith("give this container a GPU")
-    assert advice(["libnvinfer.so.10"]) == "pip install tensorrt"
+def test_advice_for_a_missing_library() -> None:
+    assert advice("libcuda.so.1") == "install NVIDIA's driver, or give this container a GPU"
+    assert advice("libcublas.so.13") == f"{from_clone('gpu,cuda')}, for CUDA and cuDNN"
+    assert advice("libnvinfer.so.10") == "pip install tensorrt"

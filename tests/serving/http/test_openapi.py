@@ -8,8 +8,8 @@ from jsonschema import Draft202012Validator
 
 from support.asgi import asked
 from whiten_serving.http.app import all_paths
+from whiten_serving.http.description import BODIES
 from whiten_serving.http.errors import PROBLEMS
-from whiten_serving.http.own import BODIES
 from whiten_serving.http.service import Service
 
 NAMES = {"model": "tiny", "deployment": "tiny", "id": "tiny"}
