@@ -294,7 +294,7 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool, with_weight
         checkpoint,
         model=model,
         name=name,
-        weights=(*checkpoint.weights, weights, adapter / ADAPTER_CONFIG),
+        weights=(*checkpoint.weights, weights),
         hub_id=None,
         revision=None,
         entry=None,
