@@ -9,8 +9,9 @@ from typing import Any
 
 from transformers import dynamic_module_utils
 
-from whiten_export.sources.describe.checkpoint import ADAPTER_CONFIG, Checkpoint
+from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.settings import read_settings
+from whiten_export.sources.describe.weights import ADAPTER_CONFIG
 
 _OTHER_SETTINGS = frozenset(
     (

@@ -21,12 +21,12 @@ from whiten_export.graph.poolings import pool, weighted_sum
 from whiten_export.graph.tables import look_up, table_config
 from whiten_export.proof.gate import Case, PublishedVectors
 from whiten_export.proof.reference import ACTIVATIONS, Dense, Float64Array, LayerNorm, Reference
-from whiten_export.sources.describe.checkpoint import ADAPTER_CONFIG, Checkpoint
+from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.published import CONFIGS, Published, Stored
 from whiten_export.sources.describe.record import source_record
 from whiten_export.sources.describe.settings import read_settings
 from whiten_export.sources.describe.tokenizers import SourceTokenizer, missing_tokenizer, read_backend
-from whiten_export.sources.describe.weights import NETWORK_WEIGHTS, module_weights
+from whiten_export.sources.describe.weights import ADAPTER_CONFIG, NETWORK_WEIGHTS, module_weights
 from whiten_export.sources.load.identity import WITHOUT_UNKNOWN
 from whiten_export.sources.load.network import check_numbers, explaining, one_thread, quiet
 from whiten_export.sources.model import TokenModel
