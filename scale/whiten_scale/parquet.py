@@ -3,7 +3,7 @@
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, BinaryIO
@@ -11,13 +11,34 @@ from typing import Any, BinaryIO
 from whiten_runtime.files.parquet import open_parquet, parquet_batches
 from whiten_scale.places import opened
 
+_PART = 1 << 20
+"""Bytes of a column that are read at once."""
 
-def footer_hash(stream: BinaryIO) -> str:
-    """Return the SHA-256 of the footer of a Parquet file, which holds places, sizes and statistics of its columns."""
+
+def file_hash(stream: BinaryIO, file: Any, columns: Collection[str]) -> str:
+    """Return the SHA-256 of the footer of a Parquet file, and of the pages of columns of it.
+
+    The footer holds places, sizes and statistics of the columns: a text that is replaced by one of its length may leave
+    it as it was.
+    """
+    digest = hashlib.sha256()
     place = stream.seek(-8, os.SEEK_END)  # the length of the footer, and the letters PAR1
     length = int.from_bytes(stream.read(8)[:4], "little")
-    stream.seek(place - length)
-    return hashlib.sha256(stream.read(length)).hexdigest()
+    _add(digest, stream, place - length, length)
+    for group in map(file.metadata.row_group, range(file.metadata.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            path = f"{column.path_in_schema}."  # below the name of a column are the parts of lists and structures
+            if any(path.startswith(f"{name}.") for name in columns):
+                start = column.dictionary_page_offset or column.data_page_offset
+                _add(digest, stream, min(start, column.data_page_offset), column.total_compressed_size)
+    return digest.hexdigest()
+
+
+def _add(digest: Any, stream: BinaryIO, start: int, length: int) -> None:
+    stream.seek(start)
+    while length > 0 and (part := stream.read(min(length, _PART))):
+        digest.update(part)
+        length -= len(part)
 
 
 def cut_rows(file: Any, size: int) -> Iterator[tuple[int, int]]:

@@ -261,6 +261,31 @@ def test_columns_of_any_type_are_carried(tmp_path: Path) -> None:
     assert chunk.table.select([3, 4, 5]) == pyarrow.table(columns).drop_columns("text").cast(job.carried)
 
 
+@pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({}, True),
+        ({"a.text": ["one cat", "two dog", "six"]}, False),
+        ({"tags": [["x", "z"], ["z"], []]}, False),
+        ({"unused": ["a", "c", "d"]}, True),
+    ],
+    ids=str,
+)
+def test_parquet_with_the_same_footer_is_known_by_what_is_read_of_it(
+    tmp_path: Path, changes: dict[str, Any], same: bool, dictionary: bool
+) -> None:
+    columns = {"a.text": ["one cat", "two cat", "six"], "tags": [["x", "y"], ["z"], []], "unused": ["a", "b", "d"]}
+    hashes = set()
+    for name, content in (("one", columns), ("other", columns | changes)):
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / "a.parquet"
+        pyarrow.parquet.write_table(pyarrow.table(content), path, compression="none", use_dictionary=dictionary)
+        (file,) = planned(path, column="a.text", keep=("tags",)).files
+        hashes.add(file.sha256)
+    assert (len(hashes) == 1) is same
+
+
 def test_rows_of_parquet_that_hold_no_text(tmp_path: Path) -> None:
     bad = pyarrow.array([b"a", b"\xff", None, b"d", b"e"]).view(pyarrow.string())
     job = planned(parquet(tmp_path / "a.parquet", {"text": bad, "id": [1, 2, 3, None, 5]}), 99, id="id")

@@ -8,7 +8,7 @@ from whiten_export.pipeline.draft import default_name, draft_manifest, fill_defa
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.pipeline.work import FitJob
 from whiten_export.proof.probe_texts import LONGEST_PROBE
-from whiten_export.sources.model import TokenModel
+from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import Pooling, Precision, Target
 from whiten_runtime.errors import instance_of
@@ -18,17 +18,15 @@ from whiten_runtime.reporter import Reporter
 _BASE = 600_000_000
 """Memory of a process that has imported PyTorch, transformers and onnxruntime, and of what a small network takes."""
 
-_REFERENCE = 2.0
-"""Memory of the reference, in float64, over the float32 weights."""
-
-_COPIES, _MOST_COPIES = 0.7, 650_000_000
-"""Further memory of an export over the float32 weights, and the most that was measured of it."""
+_COPIES = 1.2
+"""Memory of an export over the float32 weights: those that PyTorch computes the reference with, or those of the session
+that proves the bundle, and what is packed of them. 1.02 to 1.15 was measured of 91 to 471 MB."""
 
 _INT8_COPIES = 2.2
-"""The same of an export to int8, without a bound."""
+"""Further memory of an export to int8 over the float32 weights of products of matrices."""
 
 _TABLE_SHARE = 4.0
-"""The same of a table of vectors."""
+"""Memory of an export of a table of vectors over its float32 weights."""
 
 _TEXT_BYTES = 220
 """Memory of a text for each of its tokens and each coordinate of a hidden state, where attention runs in blocks."""
@@ -125,7 +123,7 @@ def plan_export(recipe: Recipe, out: Path | None = None, reporter: Reporter | No
 def plan_of(source: TokenModel, manifest: Manifest, job: FitJob | None, target: Path) -> Plan:
     """Return the plan of an export from its draft."""
     counts = source.count_weights(manifest.layers)
-    memory, usable = _memory_bytes(counts.loaded, manifest), usable_memory()
+    memory, usable = _memory_bytes(counts, source, manifest), usable_memory()
     dimension = manifest.dimension if job is None or job.dimension is None else job.dimension
     whitening = None
     if job is not None:
@@ -156,14 +154,19 @@ def plan_of(source: TokenModel, manifest: Manifest, job: FitJob | None, target: 
     )
 
 
-def _memory_bytes(weights: int, manifest: Manifest) -> int:
-    """Estimate the memory at the peak: of the weights in several copies, or of the longest text beside them."""
+def _memory_bytes(counts: WeightCounts, source: TokenModel, manifest: Manifest) -> int:
+    """Estimate the memory at the peak: of the weights in several copies, and of the longest text beside them."""
     if not manifest.source.num_hidden_layers:
-        return _BASE + round(_TABLE_SHARE * 4 * weights)
-    size = 4 * weights
-    further = _INT8_COPIES * size if manifest.precision == "int8" else min(_COPIES * size, _MOST_COPIES)
-    text = _TEXT_BYTES * manifest.source.hidden_size * manifest.max_seq_length
-    return _BASE + round(_REFERENCE * size + max(further, text))
+        return _BASE + round(_TABLE_SHARE * 4 * counts.loaded)
+    copies = _COPIES * counts.loaded
+    if manifest.precision == "int8":
+        copies += _INT8_COPIES * _in_products(counts.exported, source, manifest)
+    return _BASE + round(4 * copies + _TEXT_BYTES * manifest.source.hidden_size * manifest.max_seq_length)
+
+
+def _in_products(weights: int, source: TokenModel, manifest: Manifest) -> int:
+    """Return the number of weights of products of matrices: all but the word embeddings."""
+    return max(weights - source.vocab_size * manifest.source.hidden_size, 0)
 
 
 def _bundle_bytes(weights: int, source: TokenModel, manifest: Manifest, job: FitJob | None, dimension: int) -> int:
@@ -176,7 +179,7 @@ def _bundle_bytes(weights: int, source: TokenModel, manifest: Manifest, job: Fit
 def _seconds(weights: int, source: TokenModel, manifest: Manifest, job: FitJob | None) -> float:
     """Estimate the time from the products of matrices that an export computes."""
     width = manifest.source.hidden_size
-    body = max(weights - source.vocab_size * width, 0)
+    body = _in_products(weights, source, manifest)
     tokens = _TOKENS + _TOKENS_OF_SENTENCE * (0 if job is None else job.sentences)
     operations = 2.0 * body * tokens
     if (length := manifest.max_seq_length) > LONGEST_PROBE:

@@ -36,8 +36,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     weights_sha256: str
     """SHA-256 over the weight files, in the order of their names."""
     network_sha256: str | msgspec.UnsetType = msgspec.UNSET
-    """SHA-256 over the settings of `config.json` that decide hidden states, and over the checkpoint's own Python code
-    that ran. Absent where the weights are all (ONNX encoders, tables of vectors), and in bundles before 0.5."""
+    """SHA-256 over the settings of `config.json`, and of a LoRA adapter, that decide hidden states, and over the
+    checkpoint's own Python code that ran; of a model2vec table, over how unknown tokens count. Absent where the weights
+    are all (ONNX encoders, other tables of vectors), and in bundles before 0.5."""
     merged_into: str | None = None
     """Model that a LoRA adapter was merged into, if the weights are those of an adapter; otherwise None."""
     model_type: str

@@ -42,7 +42,7 @@ def _coordinates(manifest: Manifest) -> dict[str, Any]:
     return {
         **network,
         "weights": source.weights_sha256,
-        "merged_into": source.merged_into,
+        "merged_into": None if network else source.merged_into,  # a name; the weights are those of both
         "tokenizer": _tokenizer(manifest),
         "input": manifest.input,
         "layers": _used(manifest.layers, manifest.layer_weights),

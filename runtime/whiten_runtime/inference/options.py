@@ -22,7 +22,10 @@ TEXT = "{text}"
 Task = Literal["query", "document"]
 
 TASK_PROMPTS: dict[Task, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
-"""Names of prompts for queries and documents, in order of preference, as in sentence-transformers."""
+"""Names of prompts for queries and documents, in order of preference, as sentence-transformers describes them.
+
+Its version 6.2 has an empty prompt for documents where a folder has none, so that the second and third never apply.
+"""
 
 
 @dataclass(frozen=True)

@@ -139,3 +139,19 @@ def test_memory_grows_with_weights_and_texts(tmp_path: Path) -> None:
     longest = plan_export(Recipe(str(wide), max_length=40_000))
     assert longest.memory_bytes > second.memory_bytes
     assert longest.seconds > second.seconds
+
+
+def test_int8_takes_further_memory_for_products_and_none_for_embeddings(checkpoint: Callable[[str], Path]) -> None:
+    folder = checkpoint("bert")
+    model = open_model(resolve(str(folder)))
+    first, second = (plan_export(Recipe(str(folder), layers=(0, layer), whitening=None)) for layer in (1, 4))
+    assert first.memory_bytes == second.memory_bytes  # all blocks are loaded
+    further = []
+    for layers in ((0,), (0, 1), (0, 1, 4)):
+        plans = [
+            plan_export(Recipe(str(folder), layers=layers, whitening=None, precision=one)) for one in ("fp32", "int8")
+        ]
+        further.append(plans[1].memory_bytes - plans[0].memory_bytes)
+    weights = [model.count_weights((0, layer)).exported for layer in (1, 4)]
+    assert further[0] < further[1]
+    assert further[2] - further[1] == pytest.approx(8.8 * (weights[1] - weights[0]), abs=2)

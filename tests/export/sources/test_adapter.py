@@ -148,6 +148,29 @@ def test_merged_adapters_of_every_kind_equal_peft(
     assert np.abs(merged - alone).max() > 0.1
 
 
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"revision": "main", "peft_version": "0.1", "inference_mode": False}, True),
+        ({"base_model_name_or_path": "{}/moved"}, True),
+        ({"target_modules": ["value", "query"]}, True),
+        ({"lora_alpha": 9}, False),
+        ({"use_rslora": True}, False),
+        ({"target_modules": ["query"]}, False),
+    ],
+    ids=str,
+)
+def test_settings_that_decide_vectors_name_an_adapter_and_the_place_of_its_base_does_not(
+    bert_adapter: Path, broken: Path, checkpoint: Callable[[str], Path], changes: dict[str, Any], same: bool
+) -> None:
+    shutil.copytree(checkpoint("bert"), broken.parent / "moved")
+    place = {name: value.replace("{}", str(broken.parent)) for name, value in changes.items() if isinstance(value, str)}
+    change_config(broken, **changes | place)
+    records = [PyTorchModel(resolve(str(folder)), False, "cpu").record for folder in (bert_adapter, broken)]
+    assert records[0].weights_sha256 == records[1].weights_sha256
+    assert (records[0].network_sha256 == records[1].network_sha256) is same
+
+
 def test_tokenizer_of_the_adapter_is_preferred(
     bert_adapter: Path, checkpoint: Callable[[str], Path], broken: Path
 ) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from support.checkpoints import write_json, write_tensors
+from support.checkpoints import write_json, write_modules, write_tensors
 from support.cli import refused
 from whiten_export.sources.describe.checkpoint import resolve
 
@@ -82,3 +82,37 @@ def test_a_projection_of_text_is_named_as_left_out(checkpoint: Callable[[str], P
     write_tensors(folder / "model.safetensors", weights | {"text_projection.weight": np.ones((4, 4), np.float32)})
     (note,) = resolve(str(folder)).notes
     assert note.startswith("text_projection.weight is left out: the vectors are of the network's hidden states")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("CLIPModel", "CLIPTextModel.from_pretrained(MODEL).save_pretrained(FOLDER) of transformers, and export that"),
+        ("BERT", "wanted Transformer or StaticEmbedding: write sentence_transformers.models.Transformer, as it has"),
+        ("WordEmbeddings", "the first module is WordEmbeddings; wanted Transformer or StaticEmbedding\n"),
+    ],
+)
+def test_a_first_module_that_is_not_read(kind: str, message: str, tmp_path: Path) -> None:
+    folder = write_modules(tmp_path / "m", kind, "Pooling")
+    assert message in refused("export", folder, "--out", tmp_path / "b", code=1) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [("clip", "a bundle has no projection"), ("llava", "save its network of texts alone")]
+)
+def test_a_model_of_images_and_texts_names_the_way_to_its_texts(
+    checkpoint: Callable[[str], Path], kind: str, message: str, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "m"))
+    write_json(folder / "config.json", {"model_type": kind, "text_config": {}, "vision_config": {}})
+    error = refused("export", folder, *RAW)
+    assert f"is of type '{kind}', without num_hidden_layers; wanted a text encoder: " in error
+    assert message in error
+
+
+def test_adapters_below_a_network_are_named_as_left_out(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "m"))
+    for name in ("d", "a", "c", "b"):
+        put(folder, f"{name}/adapter_config.json")
+    (note,) = resolve(str(folder)).notes
+    assert note.startswith(f"{folder} has LoRA adapters, of which none is applied: a, b, c and 1 others. To export")

@@ -154,6 +154,18 @@ def test_with_modules_json_unknown_tokens_count_as_in_sentence_transformers(made
     assert (published.without_unknown, published.normalize, published.max_seq_length) == (True, True, 512)
 
 
+def test_a_table_with_and_without_unknown_tokens_is_two_networks(tmp_path: Path) -> None:
+    """Vectors of texts with unknown tokens differ."""
+    alone, listed = tmp_path / "alone", write_modules(tmp_path / "listed", "StaticEmbedding", "Normalize")
+    alone.mkdir()
+    for folder in (alone, listed):
+        save_model2vec(folder, "plain", wordpiece())
+    one, other = (opened(folder).record for folder in (alone, listed))
+    assert one.weights_sha256 == other.weights_sha256
+    assert one.network_sha256 != other.network_sha256
+    assert opened(alone).record.network_sha256 == one.network_sha256
+
+
 @pytest.mark.parametrize(
     ("text", "unknown", "cosine"),
     [

@@ -115,6 +115,13 @@ def test_what_decides_the_coordinates_changes_the_id(manifest: Manifest, change:
     assert space_id(changed(manifest, change)) != space_id(manifest)
 
 
+def test_the_name_of_an_adapters_base_counts_only_where_no_network_is_named(manifest: Manifest) -> None:
+    here, moved = (changed(manifest, {"source": {"merged_into": name}}) for name in ("base", "org/base@main"))
+    assert space_id(here) != space_id(moved)
+    named = [changed(one, {"source": {"network_sha256": "0" * 64}}) for one in (here, moved)]
+    assert space_id(named[0]) == space_id(named[1])
+
+
 def test_the_bytes_of_a_tokenizer_count_only_where_its_meaning_is_not_known(manifest: Manifest) -> None:
     named = replace(manifest, tokenizer_sha256="0" * 64)
     assert space_id(replace(named, files={"tokenizer.json": OTHER})) == space_id(named)

@@ -10,6 +10,7 @@ from typing import Literal
 
 from whiten_export.sources.describe.auto_map import network_code, split_repository, tokenizer_code
 from whiten_export.sources.describe.hints import (
+    note_of_adapters,
     note_of_base,
     note_of_heads,
     note_of_projection,
@@ -21,6 +22,7 @@ from whiten_export.sources.describe.hub import download, download_code, is_hub_i
 from whiten_export.sources.describe.published import MODULES_FILE, Published, read_model2vec, read_published
 from whiten_export.sources.describe.settings import read_settings
 from whiten_export.sources.describe.weights import (
+    ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     INDEX,
     NETWORK_WEIGHTS,
@@ -36,8 +38,6 @@ from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, 
 from whiten_runtime.inference.options import Prompts
 
 Kind = Literal["transformers", "onnx", "words", "static"]
-
-ADAPTER_CONFIG = "adapter_config.json"
 
 _ONNX_PLACES = ("model.onnx", "onnx/model.onnx")
 _WORD_FILES = (".txt", ".vec", ".gz", ".zip")
@@ -236,7 +236,9 @@ def _open_network(
     if not fetched and not any((path / place).is_file() for place in _ONNX_PLACES):
         return Checkpoint(model, name, "transformers", path, ())
     if weights := network_weights(path, read_settings(path / "config.json")):
-        return Checkpoint(model, name, "transformers", path, weights, notes=note_of_projection(weights))
+        return Checkpoint(
+            model, name, "transformers", path, weights, notes=note_of_projection(weights) + note_of_adapters(path)
+        )
     for place in _ONNX_PLACES:
         if (graph := path / place).is_file():
             return Checkpoint(model, name, "onnx", path, (graph, *_external_files(graph)))
@@ -294,7 +296,7 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool, with_weight
         checkpoint,
         model=model,
         name=name,
-        weights=(*checkpoint.weights, weights, adapter / ADAPTER_CONFIG),
+        weights=(*checkpoint.weights, weights),
         hub_id=None,
         revision=None,
         entry=None,

@@ -1,11 +1,12 @@
 """Say why a path holds no model that can be exported, and what of a model is left out; and what to do about it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from whiten_export.sources.describe.hub import HEADS
-from whiten_export.sources.describe.published import Published
-from whiten_export.sources.describe.weights import tensor_names
+from whiten_export.sources.describe.published import TEXT_OF_CLIP, Published
+from whiten_export.sources.describe.weights import ADAPTER_CONFIG, tensor_names
 from whiten_runtime.errors import UsageError
 
 _DEEPEST = 3
@@ -78,6 +79,30 @@ def note_of_projection(weights: Sequence[Path]) -> tuple[str, ...]:
         f"{_PROJECTION} is left out: the vectors are of the network's hidden states, and not its text embeddings, "
         "which CLIP compares with images",
     )
+
+
+def note_of_adapters(path: Path) -> tuple[str, ...]:
+    """Return what an export says of LoRA adapters in folders below a network, such as those of jina-embeddings-v3-hf.
+
+    The network without any of them gives other vectors than with one.
+    """
+    names = sorted(config.parent.name for config in path.glob(f"*/{ADAPTER_CONFIG}"))
+    if not names:
+        return ()
+    more = f" and {len(names) - _MOST} others" if len(names) > _MOST else ""
+    return (
+        f"{path} has LoRA adapters, of which none is applied: {', '.join(names[:_MOST])}{more}. To export the model "
+        f"with one, name its folder; the base_model_name_or_path of its {ADAPTER_CONFIG} has to be the network's",
+    )
+
+
+def way_to_text(settings: Mapping[str, Any]) -> str:
+    """Return what to do about a network of texts and something else, such as CLIP; an empty string for another one."""
+    if "text_config" not in settings:
+        return ""
+    if settings.get("model_type") == "clip":
+        return f": {TEXT_OF_CLIP}"
+    return ": save its network of texts alone, by transformers, and export that folder"
 
 
 def _models_below(path: Path) -> list[str]:

@@ -60,6 +60,16 @@ _WEIGHTED = ("Dense", "LayerNorm", "WeightedLayerPooling")
 _ROUTERS = ("Router", "Asym")
 
 
+TEXT_OF_CLIP = (
+    "save its network of texts alone, CLIPTextModel.from_pretrained(MODEL).save_pretrained(FOLDER) of transformers, "
+    "and export that folder; a bundle has no projection, so its vectors are not those that CLIP compares with images"
+)
+"""What to do with CLIP, which embeds images too."""
+
+_OF_2019 = ("BERT", "RoBERTa", "DistilBERT", "ALBERT", "XLMRoBERTa", "XLNet", "CamemBERT", "T5")
+"""Modules of sentence-transformers before 0.3, all of which became Transformer."""
+
+
 @dataclass(frozen=True)
 class Stored(Module):
     """Names a module whose weights are not loaded yet."""
@@ -205,7 +215,10 @@ def _first(path: Path, step: _Step) -> Published:
     if step.kind == "StaticEmbedding":
         return Published(step.folder, static=True, files=(module_weights(step.folder),))
     if step.kind != "Transformer":
-        raise WhitenError(f"{path}: the first module is {step.kind}; wanted Transformer or StaticEmbedding")
+        way = f"; {TEXT_OF_CLIP}" if step.kind == "CLIPModel" else ""
+        if step.kind in _OF_2019:
+            way = ": write sentence_transformers.models.Transformer, as it has been called since 2020"
+        raise WhitenError(f"{path}: the first module is {step.kind}; wanted Transformer or StaticEmbedding{way}")
     config = next((step.folder / name for name in CONFIGS if (step.folder / name).is_file()), None)
     if config is None:
         return Published(step.folder)

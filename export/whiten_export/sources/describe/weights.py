@@ -16,6 +16,8 @@ from whiten_runtime.errors import UsageError, WhitenError
 NETWORK_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """Names of a network's whole weights, in the order in which transformers looks for them; an index of parts follows."""
 
+ADAPTER_CONFIG = "adapter_config.json"
+
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 """Names of an adapter's weights, in the order in which peft looks for them."""
 

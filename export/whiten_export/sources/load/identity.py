@@ -11,6 +11,7 @@ from transformers import dynamic_module_utils
 
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.settings import read_settings
+from whiten_export.sources.describe.weights import ADAPTER_CONFIG
 
 _OTHER_SETTINGS = frozenset(
     (
@@ -25,9 +26,20 @@ _OTHER_SETTINGS = frozenset(
 )
 """Settings of `config.json` that no hidden state depends on, as those that begin with "_". All others count."""
 
+_OTHER_SETTINGS_OF_ADAPTERS = frozenset(
+    (
+        *("auto_mapping", "base_model_name_or_path", "inference_mode", "lora_dropout", "peft_version", "revision"),
+        "task_type",
+    )
+)
+"""Settings of `adapter_config.json` that no hidden state depends on: where the base is, and how it was trained."""
+
+WITHOUT_UNKNOWN = hashlib.sha256(b"unknown tokens are left out").hexdigest()
+"""Identity of a table of token vectors whose unknown tokens are left out of the mean, as model2vec does."""
+
 
 def network_sha256(checkpoint: Checkpoint, classes: Collection[str], first_position: int | None) -> str:
-    """Compute the SHA-256 of a network's config and of its own code, which with its weights decide the hidden states.
+    """Compute the SHA-256 of a network's config, its adapter's and its own code: all that decides besides weights.
 
     The settings are those of `config.json`, not those that transformers completes: these change with its version.
 
@@ -43,7 +55,9 @@ def network_sha256(checkpoint: Checkpoint, classes: Collection[str], first_posit
     config = _canonical(settings)
     if first_position is not None and not code:
         config.pop("pad_token_id", None)
+    adapter = {} if checkpoint.adapter is None else {"adapter": _of_adapter(checkpoint.adapter)}
     content = {
+        **adapter,
         "config": config,
         "first_position": first_position,
         "classes": {name: reference.rpartition("--")[2] for name, reference in code.items()},
@@ -63,6 +77,17 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, list):
         return [_canonical(inner) for inner in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _of_adapter(folder: Path) -> Any:
+    """Return the settings of an adapter that decide something; names of modules have no order."""
+    settings = read_settings(folder / ADAPTER_CONFIG)
+    named = {name: value for name, value in settings.items() if name not in _OTHER_SETTINGS_OF_ADAPTERS}
+    return _canonical({name: sorted(value) if _are_names(value) else value for name, value in named.items()})
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _files(checkpoint: Checkpoint, references: Collection[str]) -> Iterator[Path]:

@@ -16,12 +16,12 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from whiten_export.sources.describe.checkpoint import ADAPTER_CONFIG, Checkpoint
+from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.families import SCALED_BY_LENGTH, batch_limit, family_of, positions_before
 from whiten_export.sources.describe.own_code import way_to_code
 from whiten_export.sources.describe.settings import read_settings
 from whiten_export.sources.describe.tokenizers import missing_tokenizer, tokenizer_missing
-from whiten_export.sources.describe.weights import adapter_weights
+from whiten_export.sources.describe.weights import ADAPTER_CONFIG, adapter_weights
 from whiten_export.sources.model import WeightCounts
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
 

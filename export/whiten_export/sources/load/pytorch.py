@@ -18,6 +18,7 @@ from whiten_export.proof.gate import Case, PublishedVectors
 from whiten_export.proof.reference import Reference
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.families import batch_limit, family_of, usable_positions
+from whiten_export.sources.describe.hints import way_to_text
 from whiten_export.sources.describe.own_code import code_that_ran, ignored_code
 from whiten_export.sources.describe.record import recommended_layers, source_record
 from whiten_export.sources.load.identity import network_sha256
@@ -52,7 +53,10 @@ class PyTorchModel(TokenModel):
         for name in ("num_hidden_layers", "hidden_size", "vocab_size"):
             if not isinstance(getattr(self._config, name, None), int):
                 kind = self._config.model_type
-                raise UsageError(f"'{checkpoint.model}' is of type '{kind}', without {name}; wanted a text encoder")
+                way = way_to_text(self._config.to_dict())
+                raise UsageError(
+                    f"'{checkpoint.model}' is of type '{kind}', without {name}; wanted a text encoder{way}"
+                )
         count: int = self._config.num_hidden_layers
         with quiet():  # conversions of older tokenizers warn
             self.tokenizer = describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import UNSET
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
@@ -20,12 +21,13 @@ from whiten_export.graph.poolings import pool, weighted_sum
 from whiten_export.graph.tables import look_up, table_config
 from whiten_export.proof.gate import Case, PublishedVectors
 from whiten_export.proof.reference import ACTIVATIONS, Dense, Float64Array, LayerNorm, Reference
-from whiten_export.sources.describe.checkpoint import ADAPTER_CONFIG, Checkpoint
+from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.published import CONFIGS, Published, Stored
 from whiten_export.sources.describe.record import source_record
 from whiten_export.sources.describe.settings import read_settings
 from whiten_export.sources.describe.tokenizers import SourceTokenizer, missing_tokenizer, read_backend
-from whiten_export.sources.describe.weights import NETWORK_WEIGHTS, module_weights
+from whiten_export.sources.describe.weights import ADAPTER_CONFIG, NETWORK_WEIGHTS, module_weights
+from whiten_export.sources.load.identity import WITHOUT_UNKNOWN
 from whiten_export.sources.load.network import check_numbers, explaining, one_thread, quiet
 from whiten_export.sources.model import TokenModel
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
@@ -221,7 +223,8 @@ class StaticEmbedding(TokenModel):
         self._table = (load_model2vec if alone else load_table)(checkpoint.directory)
         self.vocab_size = len(self._table)
         width = self._table.shape[1]
-        self.record = source_record(checkpoint, "static", 0, width)
+        network = WITHOUT_UNKNOWN if alone else UNSET
+        self.record = source_record(checkpoint, "static", 0, width, network_sha256=network)
         self.client_config = table_config(self._table)
         self._unknown = self.tokenizer.unknown_token_id if alone else None
 
