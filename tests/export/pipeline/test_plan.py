@@ -136,6 +136,7 @@ def test_memory_grows_with_weights_and_texts(tmp_path: Path) -> None:
     first, second = (plan_export(Recipe(str(folder))) for folder in (small, wide))
     assert second.memory_bytes > first.memory_bytes
     assert second.seconds >= first.seconds
+    assert plan_export(Recipe(str(small), precision="int8")).work_bytes > first.work_bytes
     longest = plan_export(Recipe(str(wide), max_length=40_000))
     assert longest.memory_bytes > second.memory_bytes
     assert longest.seconds > second.seconds

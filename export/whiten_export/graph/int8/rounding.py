@@ -27,7 +27,10 @@ _DAMPING = 0.01
 ROWS = 1 << 14
 """Number of rows of a table of embeddings that are taken at once: copies of a large one would take its memory again."""
 
-_BLOCK = 64
+_CHANNELS = 1024
+"""Channels whose Gram matrix is factorised to estimate a loss: time grows with their cube, and six are compared."""
+
+_BLOCK = 32
 """Rows whose errors are collected before they are passed on, as one product of matrices."""
 
 
@@ -60,14 +63,14 @@ def quantize_with_feedback(weight: Float32Array, gram: NDArray[np.floating]) -> 
         stop = min(start + _BLOCK, len(wanted))
         moved = wanted[start:stop] + feedback[:start, start:stop].T @ errors[:start]
         for row in range(start, stop):
-            level = np.rint(moved[row - start] + feedback[start:row, row] @ errors[start:row])
-            most = np.full(level.shape, _LEVELS)
+            level = rounded[row]
+            np.rint(moved[row - start] + feedback[start:row, row] @ errors[start:row], out=level)
+            np.clip(level, -_LEVELS, _LEVELS, out=level)
             other = order[row] ^ 1
             if other < len(wanted) and place[other] < row:
-                mate = rounded[place[other]]
-                most = np.where(level * mate > 0, np.minimum(LARGEST_PAIR - np.abs(mate), _LEVELS), _LEVELS)
-            rounded[row] = np.clip(level, -most, most)
-            errors[row] = wanted[row] - rounded[row]
+                pair = level + rounded[place[other]]
+                level -= pair - np.clip(pair, -LARGEST_PAIR, LARGEST_PAIR)
+            np.subtract(wanted[row], level, out=errors[row])
     columns = np.empty(weight.shape, np.int8)
     columns[order] = rounded
     return columns, scale
@@ -79,10 +82,15 @@ def expected_losses(
     """Estimate the sum of squared errors of x W for each W of an activation: with feedback, and without.
 
     A rounding error has the variance 1 / 12 of a level. Feedback leaves D of the diagonal of the Gram matrix (Chee et
-    al. 2023, theorem 1).
+    al. 2023, theorem 1). Of more than `_CHANNELS` channels, that is estimated from some.
     """
+    some = gram
+    if len(gram) > _CHANNELS:
+        picked = np.linspace(0, len(gram) - 1, _CHANNELS).round().astype(np.intp)
+        some = gram[np.ix_(picked, picked)]
     levels = np.asarray([np.square(_largest(weight), dtype=np.float64).sum() for weight in weights]) / 12
-    return levels * np.square(np.diag(_factor(gram))).sum(), levels * float(np.trace(gram))
+    remainder = np.square(np.diag(_factor(some))).sum() * (len(gram) / len(some))
+    return levels * remainder, levels * float(np.trace(gram))
 
 
 def largest_pair(columns: NDArray[np.int8]) -> int:

@@ -1,8 +1,10 @@
 """Choose the scales of activations, from their values on sentences, on texts without sense, and on far texts."""
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from whiten_export.graph.attention.find import value_product
 from whiten_export.graph.builder import save_with_outputs
 from whiten_export.graph.int8.rounding import TINY, expected_losses
-from whiten_export.graph.products import bias_of, width_of
+from whiten_export.graph.products import bias_of
 from whiten_runtime.inference.batching import pad_batch, plan_batches
 from whiten_runtime.ort.session import SessionOptions, create_session
 from whiten_runtime.reporter import Reporter
@@ -97,6 +99,11 @@ class Scale:
         levels = np.clip(np.rint(rows / scale) + self.zero_point, 0, LEVELS)
         return np.asarray((levels - self.zero_point) * scale, np.float32)
 
+    def lost(self, rows: Float32Array) -> Float32Array:
+        """Return what int8 arithmetic adds to rows [r, n] before the products with weights that are not smoothed."""
+        lost = self.rounded(rows) - self.divided(rows)
+        return lost if self.factors is None else lost * self.factors
+
     def _of_tokens(self, rows: Float32Array) -> Float32Array:
         measured = np.abs(rows) if self.zero_point == SYMMETRIC else rows
         largest = np.maximum(measured.max(axis=1, keepdims=True), self.least)
@@ -123,24 +130,26 @@ def choose_scales(
         scale = Scale(known.zero_point, least=known.least)
         return Choice(scale, scale, None, np.zeros(0))
     energies = [max(_energy(measured.gram, weight), TINY) for weight in weights]
-    rows, far = _Rows.of(measured.rows, weights), _Rows.of(measured.far, weights)
-    tokens: list[tuple[float, Scale]] = []
-    nearest: list[tuple[float, Scale]] = []
-    constants: list[tuple[float, Scale]] = []
-    for factors in (None, *_factors(measured, weights)) if smoothing else (None,):
-        token, constant = Scale(SYMMETRIC, factors=factors), _constant(measured, factors)
+    factors = [None, *_factors(measured, weights)] if smoothing else [None]
+    tokens = [Scale(SYMMETRIC, factors=each) for each in factors]
+    constants = [_constant(measured, each) for each in factors]
+    rounding = np.split(_errors([*tokens, *constants], measured.rows, weights).mean(axis=1), 2)
+    of_tokens: list[tuple[float, Scale]] = []
+    of_nearest: list[tuple[float, Scale]] = []
+    of_constants: list[tuple[float, Scale]] = []
+    for token, constant, token_error, constant_error in zip(tokens, constants, *rounding, strict=True):
+        smoothed = list(map(token.smoothed_weight, weights))
         feedback, plain = (
             float(np.mean(np.divide(losses, energies)))
-            for losses in expected_losses(list(map(token.smoothed_weight, weights)), token.smoothed_gram(measured.gram))
+            for losses in expected_losses(smoothed, token.smoothed_gram(measured.gram))
         )
-        of_tokens, of_constant = (float(_errors(scale, rows, weights).mean()) for scale in (token, constant))
-        tokens.append((of_tokens + feedback, token))
-        nearest.append((of_tokens + plain, token))
-        constants.append((of_constant + feedback, constant))
-    token, constant = _best(tokens), _best(constants)
-    costs = _errors(constant, far, weights) - _errors(token, far, weights)
-    costs = costs.reshape(-1, FAR_ROWS).mean(axis=1).round(_DECIMALS)
-    return Choice(token, _best(nearest), constant, costs)
+        of_tokens.append((token_error + feedback, token))
+        of_nearest.append((token_error + plain, token))
+        of_constants.append((constant_error + feedback, constant))
+    token, constant = _best(of_tokens), _best(of_constants)
+    far_constant, far_token = _errors([constant, token], measured.far, weights)
+    costs = (far_constant - far_token).reshape(-1, FAR_ROWS).mean(axis=1).round(_DECIMALS)
+    return Choice(token, _best(of_nearest), constant, costs)
 
 
 def choose_constants(choices: Mapping[str, Choice]) -> set[str]:
@@ -181,37 +190,31 @@ def _factors(measured: Range, weights: Sequence[Float32Array]) -> Iterator[Float
         yield np.asarray(magnitude**exponent / heaviest ** (1 - exponent), np.float32)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Holds rows x of an activation, and how large their products are."""
+def _errors(scales: Sequence[Scale], rows: Float32Array, weights: Sequence[Float32Array]) -> Float64Array:
+    """Return the squared error of x W over that of x W, a mean over products, for each scale and row, float64 [s, r].
 
-    values: Float32Array  # float32 [r, n]
-    sizes: Sequence[Float64Array]  # |x W|² of each row for each W, float64 [r]
-
-    @classmethod
-    def of(cls, values: Float32Array, weights: Sequence[Float32Array]) -> "_Rows":
-        """Compute the products of rows."""
-        wide = values.astype(np.float64)
-        return cls(values, [np.maximum(np.square(wide @ weight).sum(axis=1), TINY) for weight in weights])
-
-
-def _errors(scale: Scale, rows: _Rows, weights: Sequence[Float32Array]) -> Float64Array:
-    """Return the squared error of x W over that of x W, a mean over products, for each row x, float64 [r]."""
-    lost = (scale.rounded(rows.values) - scale.divided(rows.values)).astype(np.float64)
+    Products are float32: which scale is best, and the decimals of a cost, do not depend on their last bits.
+    """
+    lost = np.concatenate([scale.lost(rows) for scale in scales])
     errors = np.zeros(len(lost))
-    for weight, sizes in zip(weights, rows.sizes, strict=True):
-        errors += np.square(lost @ scale.smoothed_weight(weight)).sum(axis=1) / sizes / len(weights)
-    return errors
+    for weight in weights:
+        sizes = np.maximum(_squares(rows @ weight), TINY)
+        errors += _squares(lost @ weight) / np.tile(sizes, len(scales)) / len(weights)
+    return errors.reshape(len(scales), -1)
+
+
+def _squares(rows: Float32Array) -> Float64Array:
+    """Return |x|² of each row, [r]."""
+    return np.asarray(np.square(rows, dtype=np.float64).sum(axis=1))
 
 
 def _energy(gram: Float32Array, weight: Float32Array) -> float:
     """Return the sum of |x W|² over the tokens x of a Gram matrix."""
-    wide = weight.astype(np.float64)
-    return float(np.vdot(gram @ wide, wide))
+    return float(np.multiply(gram @ weight, weight, dtype=np.float64).sum())
 
 
-_GRAM_BYTES = 640 << 20
-"""Memory of the Gram matrices that are held at once; a larger network is measured in several passes."""
+_TOKENS = 1 << 13
+"""Tokens of sentences that go into samples and Gram matrices, and up to twice as many: those of long texts are more."""
 
 _RARE = 4
 """One in so many tokens of texts without sense goes into samples and Gram matrices: they matter for the range."""
@@ -246,41 +249,27 @@ def measure_ranges(
 ) -> Iterator[tuple[ir.Value, Range]]:
     """Yield the range of each activation over the tokens of texts; that of an attention's context is its values'."""
     path = folder / "calibration.onnx"
-    for group in _groups(values):
-        bounds = {value: bound for value in group if (bound := _bound(value)) is not None}
-        save_with_outputs(model, [*group, *bounds.values()], path)
-        session = create_session(path, options)
-        meters = {value: _Meter() for value in group}
-        with report.bar("tokens", sum(map(len, texts.rows))) as advance:
-            for rows, every in ((texts.sentences, 1), (texts.wide, _RARE), ([*texts.far, *texts.bare], 0)):
-                for batch in plan_batches([len(row) for row in rows]):
-                    feed = pad_batch([rows[index] for index in batch], texts.pad_token_id)
-                    real = feed["attention_mask"].astype(bool)
-                    outputs = [_tokens(array, real) for array in session.run(None, feed)]
-                    limits = dict(zip(bounds, outputs[len(group) :], strict=True))
-                    for value, tokens in zip(group, outputs, strict=False):
-                        if every:
-                            meters[value].add(tokens, limits.get(value, tokens), every)
-                        else:
-                            meters[value].add_far(tokens, real.sum(axis=1))
-                    advance(int(real.sum()))
-        del session
-        for value in group:
-            yield value, meters.pop(value).result()
-
-
-def _groups(values: Sequence[ir.Value]) -> Iterator[list[ir.Value]]:
-    group: list[ir.Value] = []
-    size = 0
+    bounds = {value: bound for value in values if (bound := _bound(value)) is not None}
+    save_with_outputs(model, [*values, *bounds.values()], path)
+    session = create_session(path, options)
+    meters = {value: _Meter(folder / f"rows.{index}") for index, value in enumerate(values)}
+    often = max(1, sum(map(len, texts.sentences)) // _TOKENS)
+    with report.bar("tokens", sum(map(len, texts.rows))) as advance:
+        for rows, every in ((texts.sentences, often), (texts.wide, _RARE), ([*texts.far, *texts.bare], 0)):
+            for batch in plan_batches([len(row) for row in rows]):
+                feed = pad_batch([rows[index] for index in batch], texts.pad_token_id)
+                real = feed["attention_mask"].astype(bool)
+                outputs = [_tokens(array, real) for array in session.run(None, feed)]
+                limits = dict(zip(bounds, outputs[len(values) :], strict=True))
+                for value, tokens in zip(values, outputs, strict=False):
+                    if every:
+                        meters[value].add(tokens, limits.get(value, tokens), every)
+                    else:
+                        meters[value].add_far(tokens, real.sum(axis=1))
+                advance(int(real.sum()))
+    del session
     for value in values:
-        needed = 8 * width_of(value) ** 2
-        if group and size + needed > _GRAM_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(value)
-        size += needed
-    if group:
-        yield group
+        yield value, meters.pop(value).result()
 
 
 def _bound(value: ir.Value) -> ir.Value | None:
@@ -301,21 +290,24 @@ _LEVELS_OF_CHANNEL = 1 << 12
 """Levels, of either sign, to which the activations of a Gram matrix are rounded."""
 
 
+_AT_ONCE = 1024
+"""Tokens of a product that is added to a Gram matrix."""
+
+
 class _Meter:
-    """Collects the range of one activation.
+    """Collects the range of one activation; its tokens wait in files.
 
     A Gram matrix is of whole numbers, each channel's in steps of a power of two: their products and sums are exact in
     float64. So all kernels, and all numbers of threads, give the same bits. Rounding with feedback would make other
     weights of a Gram matrix that differs in its last bits, and these another network.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self._low: Float32Array | float = 0.0
         self._high: Float32Array | float = 0.0
         self._steps: Float64Array | None = None
-        self._gram: Float64Array | float = 0.0
-        self._rows: list[Float32Array] = []
-        self._far: list[Float32Array] = []
+        self._folder = folder
+        folder.mkdir()
 
     def add(self, tokens: Float32Array, limits: Float32Array, every: int) -> None:
         """Add the tokens of a batch, of which one in `every` matters for more than the range."""
@@ -324,24 +316,44 @@ class _Meter:
         if self._steps is None:
             self._steps = _steps(some)
         levels = np.rint(some / self._steps)
-        self._gram += levels.T @ levels
-        self._rows.append(some[_spread(len(some), min(_ROWS, len(some)))])
+        fits = np.abs(levels).max(initial=0) <= np.iinfo(np.int16).max
+        self._append("levels", levels.astype(np.int16 if fits else np.float32))
+        self._append("rows", some[_spread(len(some), min(_ROWS, len(some)))])
 
     def add_far(self, tokens: Float32Array, lengths: NDArray[np.int64]) -> None:
         """Add a few tokens of each text of a batch."""
         if len(tokens) == lengths.sum():
             starts = np.cumsum(lengths) - lengths
             rows = [start + _spread(length, FAR_ROWS) for start, length in zip(starts, lengths, strict=True)]
-            self._far.append(tokens[np.concatenate(rows)])
+            self._append("far", tokens[np.concatenate(rows)])
         else:  # an activation that is not of tokens, as of relative positions
-            self._far.append(tokens[_spread(len(tokens), FAR_ROWS * len(lengths))])
+            self._append("far", tokens[_spread(len(tokens), FAR_ROWS * len(lengths))])
 
     def result(self) -> Range:
-        """Return what was measured."""
+        """Return what was measured, and remove the files."""
         assert self._steps is not None
-        sums = self._gram * np.outer(self._steps, self._steps)
-        low, high, gram = (np.asarray(part, np.float32) for part in (self._low, self._high, sums))
-        return Range(low, high, np.concatenate(self._rows), gram, np.concatenate(self._far))
+        levels, rows, far = map(self._stored, ("levels", "rows", "far"))
+        shutil.rmtree(self._folder)
+        gram = np.zeros((levels.shape[1], levels.shape[1]))
+        for start in range(0, len(levels), _AT_ONCE):
+            exact = levels[start : start + _AT_ONCE].astype(np.float64)
+            gram += exact.T @ exact
+        gram *= self._steps[:, None]
+        gram *= self._steps
+        low, high = (np.asarray(bound, np.float32) for bound in (self._low, self._high))
+        return Range(low, high, rows, gram.astype(np.float32), far)
+
+    def _append(self, name: str, array: NDArray[np.generic]) -> None:
+        with (self._folder / name).open("ab") as file:
+            np.save(file, array)
+
+    def _stored(self, name: str) -> Any:
+        """Return the arrays of a file as one."""
+        arrays, path = [], self._folder / name
+        with path.open("rb") as file:
+            while file.tell() < path.stat().st_size:
+                arrays.append(np.load(file))
+        return np.concatenate(arrays)
 
 
 def _steps(tokens: Float32Array) -> Float64Array:

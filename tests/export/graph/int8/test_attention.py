@@ -225,12 +225,12 @@ def test_scales_per_token_are_taken_where_constants_lose_too_much(
     assert sorted(calls) == ["choose_scales"] * 2 + ["measure_ranges"] + ["quantize_with_feedback"] * 4
 
 
-@pytest.mark.parametrize("memory", [scales_of._GRAM_BYTES, 1])
+@pytest.mark.parametrize("tokens", [scales_of._AT_ONCE, 1])
 def test_weights_are_rounded_by_the_gram_matrix_of_their_activation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: int
 ) -> None:
-    """However many activations are measured at once."""
-    monkeypatch.setattr(scales_of, "_GRAM_BYTES", memory)
+    """However many tokens are added to it at once."""
+    monkeypatch.setattr(scales_of, "_AT_ONCE", tokens)
     save_graph(pooled(tmp_path), tmp_path / "model.onnx")
     model = ir.load(tmp_path / "model.onnx")
     calibration = calibrate(model, CALIBRATION, SessionOptions(), tmp_path, Reporter())
@@ -241,6 +241,20 @@ def test_weights_are_rounded_by_the_gram_matrix_of_their_activation(
         stacked = scale.smoothed_weight(np.concatenate(list(weights.values()), axis=1))
         levels, _ = quantize_with_feedback(stacked, scale.smoothed_gram(own.gram))
         np.testing.assert_array_equal(np.concatenate([columns[name][0] for name in weights], axis=1), levels)
+
+
+def test_tokens_of_long_sentences_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges are of all tokens; Gram matrices, which wait for their activation in files, of some."""
+    save_graph(pooled(tmp_path), tmp_path / "model.onnx")
+    model = ir.load(tmp_path / "model.onnx")
+    both = []
+    for tokens in (scales_of._TOKENS, sum(map(len, CALIBRATION.sentences)) // 4):
+        monkeypatch.setattr(scales_of, "_TOKENS", tokens)
+        ranges = measure_ranges(model, activations(model), CALIBRATION, SessionOptions(), tmp_path, Reporter())
+        both.append([measured for _, measured in ranges])
+    for whole, thin in zip(*both, strict=True):
+        np.testing.assert_array_equal((whole.low, whole.high), (thin.low, thin.high))
+        assert 0 < np.trace(thin.gram) < 0.6 * np.trace(whole.gram)
 
 
 def test_bars_reach_their_ends(tmp_path: Path) -> None:

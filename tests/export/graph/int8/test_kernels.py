@@ -1,6 +1,7 @@
 """Test that scales and weights of int8 do not depend on the kernels that numpy's OpenBLAS takes, nor on its threads."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -8,11 +9,13 @@ from support.cli import python
 
 CHOICE = """
 import hashlib
+import sys
+from pathlib import Path
 import numpy as np
 from whiten_export.graph.int8.rounding import quantize_with_feedback
 from whiten_export.graph.int8.scales import _Meter, choose_scales
 generator = np.random.default_rng(0)
-meter = _Meter()
+meter = _Meter(Path(sys.argv[1]))
 for _ in range(3):
     rows = np.cumsum(generator.normal(size=(300, 256)), axis=1, dtype=np.float32)  # correlated, and ever larger
     meter.add(rows, rows, 1)
@@ -26,14 +29,14 @@ for array in (measured.gram, columns, scales, choice.costs, token.factors, choic
 """
 
 
-def chosen(core: str | None, threads: int) -> str:
+def chosen(core: str | None, threads: int, folder: Path) -> str:
     environment = os.environ | {"OPENBLAS_NUM_THREADS": str(threads)}
     environment |= {} if core is None else {"OPENBLAS_CORETYPE": core}
-    done = python(CHOICE, env=environment)
+    done = python(CHOICE, folder, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.parametrize(("core", "threads"), [(None, 2), ("Haswell", 1), ("Haswell", 2), ("Prescott", 1)])
-def test_scales_and_weights_are_the_same_with_all_kernels(core: str | None, threads: int) -> None:
-    assert chosen(core, threads) == chosen(None, 1)
+def test_scales_and_weights_are_the_same_with_all_kernels(core: str | None, threads: int, tmp_path: Path) -> None:
+    assert chosen(core, threads, tmp_path / "a") == chosen(None, 1, tmp_path / "b")

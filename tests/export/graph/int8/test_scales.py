@@ -9,6 +9,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from support.graphs import graph_of
+from whiten_export.graph.int8 import rounding
 from whiten_export.graph.int8.convert import (
     Vocabulary,
     bare_texts,
@@ -17,7 +18,7 @@ from whiten_export.graph.int8.convert import (
     far_texts,
     wide_texts,
 )
-from whiten_export.graph.int8.rounding import quantize_weights
+from whiten_export.graph.int8.rounding import expected_losses, quantize_weights
 from whiten_export.graph.int8.scales import (
     FAR_ROWS,
     FUNCTIONS,
@@ -25,6 +26,7 @@ from whiten_export.graph.int8.scales import (
     Choice,
     Range,
     Scale,
+    _Meter,
     choose_constants,
     choose_scales,
 )
@@ -141,6 +143,32 @@ def test_a_silent_channel_does_not_drown_a_token_when_it_speaks(rows: np.ndarray
 
 def test_even_channels_are_not_smoothed(rows: np.ndarray, weight: np.ndarray) -> None:
     assert choose_scales(measured(rows), [weight], None).token.factors is None
+
+
+def test_tokens_far_beyond_the_first_batch_are_measured(rows: np.ndarray, tmp_path: Path) -> None:
+    """Steps are chosen from the first batch; a channel that was silent there may have large levels after it."""
+    first, second = rows.copy(), rows.copy()
+    first[:, 3] = 0
+    second[:, 3] *= 1e6
+    meter = _Meter(tmp_path / "rows")
+    for batch in (first, second):
+        meter.add(batch, batch, 1)
+    meter.add_far(rows, np.array([len(rows)]))
+    measured, both = meter.result(), np.concatenate([first, second]).astype(np.float64)
+    np.testing.assert_allclose(measured.gram, both.T @ both, rtol=1e-3, atol=1e-4 * np.abs(both.T @ both).max())
+    assert measured.high[3] == max(0, second[:, 3].max())
+    assert not list(tmp_path.iterdir()), "the tokens were kept"
+
+
+def test_losses_of_many_channels_are_estimated_from_some(
+    rows: np.ndarray, weight: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gram = np.cov(np.cumsum(rows, axis=1), rowvar=False) + np.eye(WIDTH)
+    whole = expected_losses([weight], gram)
+    monkeypatch.setattr(rounding, "_CHANNELS", WIDTH // 2)
+    some = expected_losses([weight], gram)
+    assert whole[0] < some[0] < 2 * whole[0], "fewer channels make up for less"
+    assert some[1] == whole[1]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
