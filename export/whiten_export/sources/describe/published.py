@@ -6,8 +6,7 @@ from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from whiten_export.proof.reference import Module, Normalize, Truncate
-from whiten_export.sources.describe.settings import read_json, read_settings
-from whiten_export.sources.describe.weights import NETWORK_WEIGHTS, module_weights, tensor_names
+from whiten_export.sources.describe.files import NETWORK_WEIGHTS, module_weights, read_json, read_settings, tensor_names
 from whiten_runtime.bundle.records import Pooling, Similarity, pooling_modes
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.options import TEXT
