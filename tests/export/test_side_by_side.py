@@ -12,8 +12,7 @@ from transformers import AutoModel, BertConfig, BertModel, LlamaConfig, LlamaMod
 from whiten_export.proof.gate import Case, Definition, compute_expected
 from whiten_export.proof.probe_texts import token_batches
 from whiten_export.proof.reference import Composition, Reference
-from whiten_export.sources.load.network import keeps_nothing
-from whiten_export.sources.load.torch_reference import TorchReference
+from whiten_export.sources.load.torch_reference import TorchReference, keeps_nothing
 from whiten_runtime.reporter import Reporter
 
 TEXTS = tuple("abcdefgh")

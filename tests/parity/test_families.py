@@ -31,7 +31,7 @@ from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.export import CALIBRATION_SENTENCES, export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.reference import Composition
-from whiten_export.sources.describe.checkpoint import resolve
+from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.model import TokenModel
 from whiten_export.sources.opening import open_model
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE

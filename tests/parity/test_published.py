@@ -14,7 +14,7 @@ from support.published import TEXTS, peer, save_published
 from whiten import Encoder
 from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.sources.describe.checkpoint import resolve
+from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.opening import choose_max_seq_length, open_model
 from whiten_export.writing.client_files import write_tokenizer
 from whiten_runtime.bundle.parity import GATES, compare
@@ -118,7 +118,7 @@ def test_tokens_are_those_of_sentence_transformers(folder: Callable[[str], Path]
     model = peer(folder(name))
     checkpoint = resolve(str(folder(name)))
     source = open_model(checkpoint)
-    length = choose_max_seq_length(checkpoint, source.positions, source.tokenizer, None)
+    length = choose_max_seq_length(source, None)
     write_tokenizer(tmp_path, source.tokenizer, length)
     tokenizer = Tokenizer(tmp_path / "tokenizer.json", length, source.tokenizer.truncation_side)
     words = ["a"] * 70

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from whiten_export.sources.describe.checkpoint import resolve
+from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.load.pytorch import PyTorchModel
 
 

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from whiten_evaluation.commands.options import data_option, read_similarity_tasks, sts_tasks_option
-from whiten_export.sources.layers import parse_numbers
+from whiten_export.commands.shared import parse_numbers
 from whiten_export.writing.staging import Kind, check_place, staged
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import ConsoleReporter, command, say

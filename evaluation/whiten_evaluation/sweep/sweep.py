@@ -13,12 +13,13 @@ from whiten_evaluation.sweep.result import Best, Score, Sweep
 from whiten_evaluation.sweep.retrieval import score_search, texts_of
 from whiten_evaluation.sweep.search import Search
 from whiten_evaluation.tasks.sts_files import StsData
-from whiten_export.sources.describe.checkpoint import resolve
-from whiten_export.sources.layers import resolve_layers
+from whiten_export.sources.describe.resolve import resolve
+from whiten_export.sources.model import resolve_layers
 from whiten_export.sources.opening import choose_max_seq_length, open_model
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.collections import Collection
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, builtin_sentences
+from whiten_runtime.inference.options import Prompts
 from whiten_runtime.ort.processor import default_threads
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -50,7 +51,7 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
     layers = resolve_layers(plan.layers or model.layers, depth, model.layers)
     if len(layers) < 2:
         raise UsageError(f"'{plan.model}' was left with layer {layers[0]} alone; a sweep needs two or more")
-    length = choose_max_seq_length(checkpoint, model.positions, model.tokenizer, None)
+    length = choose_max_seq_length(model, None)
     for task in plan.data.tasks:
         try:
             check_sample_count(len(task.texts), width, WhiteningSpec())
@@ -61,7 +62,7 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
             )
     sentences = corpus_sentences(width)
     with _timed(seconds, "graph"):
-        made_of = model, checkpoint.name, layers, checkpoint.pooling, length, checkpoint.prompts
+        made_of = model, checkpoint.name, layers, checkpoint.pooling, length, Prompts.of(model.draft)
         graph = open_graph(*made_of, plan.cache, plan.options, report)
     with _timed(seconds, "embed"):
         texts = tuple(dict.fromkeys((*plan.data.texts, *texts_of(plan.collections))))

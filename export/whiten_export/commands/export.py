@@ -7,9 +7,9 @@ from typing import Any, get_args
 import click
 
 from whiten_export.commands import shared
+from whiten_export.commands.shared import parse_numbers
 from whiten_export.graph.poolings import POOLINGS
 from whiten_export.pipeline.recipe import WHITENINGS, Recipe, named_spec
-from whiten_export.sources.layers import parse_numbers
 from whiten_runtime.bundle.records import Precision, Target
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import ConsoleReporter, command

@@ -15,6 +15,7 @@ from whiten_runtime.bundle.records import ParityRecord, WhiteningRecord
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import ConsoleReporter, given_text, human_size
 from whiten_runtime.commands.help import option
+from whiten_runtime.errors import UsageError
 
 if TYPE_CHECKING:
     from whiten_export.pipeline.plan import Plan
@@ -64,6 +65,15 @@ dev_option = option(
     "A file of pairs, sentence1, sentence2 and score: by Spearman's correlation.",
 )
 force_option = option("--force", is_flag=True, help="Replace a bundle that is already there.")
+
+
+def parse_numbers(name: str, text: str, example: str = "1,12") -> tuple[int, ...]:
+    """Parse whole numbers such as the layers "1,12"."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"{name} is '{text}'; wanted whole numbers separated by commas, such as {example}") from None
+
 
 _SCORES = 2
 """Number of isotropy scores that are told: IsoScore and the average cosine."""

@@ -1,5 +1,7 @@
 """Append the end of a graph: pooling, the average of the layers, modules, whitening, normalisation."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import ArrayLike
@@ -55,12 +57,7 @@ LAYERS_OUTPUT = "layer_vectors"
 
 def pool_graph(hidden: HiddenStates, composition: Composition, width: int) -> ir.Model:
     """Append pooling, the average of layers, and modules to hidden states."""
-    prompts_apart = not composition.include_prompt
-    if prompts_apart:
-        _attend_to_prompts(hidden.model)
-    builder = GraphBuilder(hidden.model)
-    pooler = _Pooler(builder, hidden, composition.pooling, prompts_apart)
-    layers = [pooler(state) for state in hidden.states]
+    builder, layers = _pooled_layers(hidden, composition.pooling, composition.include_prompt)
     vectors = layers[0]
     if composition.layer_weights is not None:
         shares = [builder.scalar(share) for share in composition.shares]
@@ -78,43 +75,39 @@ def layers_graph(
     hidden: HiddenStates, layers: tuple[int, ...], pooling: Pooling, width: int, prompts_pooled: bool
 ) -> ir.Model:
     """Append the pooling of each layer to hidden states."""
-    if not prompts_pooled:
-        _attend_to_prompts(hidden.model)
-    builder = GraphBuilder(hidden.model)
-    pooler = _Pooler(builder, hidden, pooling, not prompts_pooled)
+    builder, pooled = _pooled_layers(hidden, pooling, prompts_pooled)
     vectors = [
-        describe(pooler(state), f"layer.{layer}", "batch_size", width)
-        for layer, state in zip(layers, hidden.states, strict=True)
+        describe(vector, f"layer.{layer}", "batch_size", width) for layer, vector in zip(layers, pooled, strict=True)
     ]
     together = builder.op("Concat", *vectors, axis=1)
     builder.close(describe(together, LAYERS_OUTPUT, "batch_size", len(vectors) * width))
     return hidden.model
 
 
-class _Pooler:
-    """Appends a pooling, as `poolings.pool`, to hidden states, which share the weights of the tokens."""
+def _pooled_layers(hidden: HiddenStates, pooling: Pooling, include_prompt: bool) -> tuple[GraphBuilder, list[ir.Value]]:
+    """Append the pooling of each layer, as `poolings.pool`; the layers share the weights of the tokens."""
+    if not include_prompt:
+        _attend_to_prompts(hidden.model)
+    builder, weights = GraphBuilder(hidden.model), dict[PoolingMode, ir.Value]()
+    for mode in pooling_modes(pooling):
+        weights[mode] = hidden.weights or _token_weights(builder, mode, not include_prompt)
+    return builder, [_pooled(builder, state, weights, hidden.pooler) for state in hidden.states]
 
-    def __init__(
-        self, builder: GraphBuilder, hidden: HiddenStates, pooling: Pooling, prompts_apart: bool = False
-    ) -> None:
-        self._builder, self._dense = builder, hidden.pooler
-        self._weights: dict[PoolingMode, ir.Value] = {}
-        for mode in pooling_modes(pooling):
-            weights = hidden.weights
-            self._weights[mode] = _token_weights(builder, mode, prompts_apart) if weights is None else weights
 
-    def __call__(self, state: ir.Value) -> ir.Value:
-        parts = [self._pool(mode, weights, state) for mode, weights in self._weights.items()]
-        return parts[0] if len(parts) == 1 else self._builder.op("Concat", *parts, axis=1)
-
-    def _pool(self, mode: PoolingMode, weights: ir.Value, state: ir.Value) -> ir.Value:
-        pooled = POOLINGS[mode].append(self._builder, state, weights)
+def _pooled(
+    builder: GraphBuilder, state: ir.Value, weights: Mapping[PoolingMode, ir.Value], pooler: Dense | None
+) -> ir.Value:
+    """Append the poolings of a state; several are concatenated."""
+    parts = []
+    for mode, weight in weights.items():
+        pooled = POOLINGS[mode].append(builder, state, weight)
         if mode == "pooler":
-            assert self._dense is not None
-            dense = append_module(self._builder, pooled, self._dense, f"{OWN}pooler")
-            some = self._builder.op("ReduceSum", weights, self._builder.integers(1), keepdims=1)
-            return self._builder.op("Mul", dense, some)  # zeros for a text without a token
-        return pooled
+            assert pooler is not None
+            dense = append_module(builder, pooled, pooler, f"{OWN}pooler")
+            some = builder.op("ReduceSum", weight, builder.integers(1), keepdims=1)
+            pooled = builder.op("Mul", dense, some)  # zeros for a text without a token
+        parts.append(pooled)
+    return parts[0] if len(parts) == 1 else builder.op("Concat", *parts, axis=1)
 
 
 def _token_weights(builder: GraphBuilder, mode: PoolingMode, prompts_apart: bool) -> ir.Value:

@@ -1,13 +1,15 @@
-"""Compute inputs of a graph inside it, so that token ids and a mask are all that it takes."""
+"""Begin a graph: token ids and a mask are all that it takes, or a table of vectors follows them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.tape import Tape
 
-from whiten_export.graph.builder import constant
+from whiten_export.graph.builder import GraphBuilder, constant, describe, describe_input
+from whiten_export.graph.head import OPSET
 
 INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids"})
 """Inputs that a graph may have: the whole text is segment 0, and its tokens are counted from 0."""
@@ -67,3 +69,23 @@ def _put_first(graph: ir.Graph, tape: Tape) -> None:
             output.name = output.name or f"whiten.input_{index}"
     if first := next(iter(graph), None):
         graph.insert_before(first, tape.nodes)
+
+
+def look_up(table: NDArray[np.float32], prefix: str) -> tuple[GraphBuilder, ir.Value]:
+    """Begin a graph that looks up the row of each token id in a table [n, d]; return its builder and the rows."""
+    ids, mask = (describe_input(ir.Value(name=name)) for name in ("input_ids", "attention_mask"))
+    graph = ir.Graph([ids, mask], [], nodes=[], opset_imports={"": OPSET}, name="whiten")
+    builder = GraphBuilder(ir.Model(graph, ir_version=10, producer_name="whiten"), prefix)
+    state = builder.op("Gather", builder.constant(f"{prefix}.vectors", table), ids)
+    return builder, describe(state, "hidden_states.0", "batch_size", "sequence_length", table.shape[1])
+
+
+def table_config(table: NDArray[np.float32]) -> Mapping[str, Any]:
+    """Return the content of `config.json` for a table [n, d]."""
+    return {
+        "model_type": "bert",  # other programs must find an architecture that they know; they do not use it
+        "architectures": ["BertModel"],
+        "hidden_size": table.shape[1],
+        "num_hidden_layers": 0,
+        "vocab_size": len(table),
+    }

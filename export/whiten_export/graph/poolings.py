@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from whiten_export.proof.reference import Float64Array
 from whiten_runtime.bundle.records import Pooling, PoolingMode, pooling_modes
-from whiten_runtime.errors import UsageError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -171,8 +170,7 @@ def pool(states: Sequence[NDArray[Any]], attention_mask: NDArray[np.int64], pool
     tokens, parts = Tokens.of(attention_mask), []
     for mode in pooling_modes(pooling):
         row = POOLINGS[mode]
-        if row.weights is None:
-            raise UsageError(f"pooling '{mode}' is not defined by the tokens alone")
+        assert row.weights is not None  # networks apply their pooler themselves, words have own weights
         weights = row.weights(tokens)
         parts.append(np.stack([row.reduce(state, weights) for state in states]))
     return np.concatenate(parts, axis=2)

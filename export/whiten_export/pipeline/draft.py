@@ -9,10 +9,8 @@ from whiten_export.pipeline.align import open_aligned
 from whiten_export.pipeline.fit import is_tuned
 from whiten_export.pipeline.recipe import Recipe, bundle_name
 from whiten_export.pipeline.work import FitJob
-from whiten_export.proof.reference import Composition
-from whiten_export.sources.describe.checkpoint import resolve
-from whiten_export.sources.layers import resolve_layers
-from whiten_export.sources.model import TokenModel
+from whiten_export.sources.describe.resolve import resolve
+from whiten_export.sources.model import TokenModel, resolve_layers
 from whiten_export.sources.opening import LONGEST, USUAL_LENGTH, choose_max_seq_length, open_model
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import ChoiceRecord, pooling_modes
@@ -60,7 +58,7 @@ def fill_defaults(recipe: Recipe, source: TokenModel) -> Recipe:
         as_published = source.embeds and recipe.layers is None and not recipe.whitening_named
         whitening = None if as_published else recipe.usual_whitening
     completed = dataclasses.replace(recipe, layers=layers, pooling=pooling, whitening=whitening)
-    width = _composition(completed, source).width(source.record.hidden_size)
+    width = _with_layers(completed, source).dimension
     if recipe.dim is not None and recipe.dim > width:
         raise UsageError(f"dim is {recipe.dim}, but the model's vectors have {width} dimensions; wanted 1 to {width}")
     return completed
@@ -69,10 +67,9 @@ def fill_defaults(recipe: Recipe, source: TokenModel) -> Recipe:
 def default_name(recipe: Recipe, source: TokenModel) -> str:
     """Return the name of the bundle of a complete recipe."""
     assert recipe.layers is not None
-    draft, whitens = source.draft, recipe.whitening is not None
-    as_authors = draft.normalize and not whitens and _keeps_authors(recipe, source)
-    normalize = as_authors if recipe.normalize is None else recipe.normalize
-    same = _keeps_authors(recipe, source) and not whitens and normalize == draft.normalize
+    as_authors = recipe.whitening is None and source.is_authors(recipe.layers, recipe.pooling)
+    normalize = as_authors and source.draft.normalize if recipe.normalize is None else recipe.normalize
+    same = as_authors and normalize == source.draft.normalize
     return bundle_name(source.checkpoint.name, recipe, recipe.layers, normalize, same)
 
 
@@ -82,20 +79,19 @@ def draft_manifest(recipe: Recipe, source: TokenModel, name: str, report: Report
     The manifest is that of the bundle if no whitening is fitted; a fit sets what a whitening changes. The modules after
     a published model's pooling are kept with its own layers and pooling, and left out otherwise.
     """
-    composition, draft, same = _composition(recipe, source), source.draft, _keeps_authors(recipe, source)
-    width, size = composition.width(source.record.hidden_size), source.record.hidden_size
-    length = _length(recipe, source, report)
+    draft, same = _with_layers(recipe, source), source.is_authors(recipe.layers, recipe.pooling)
+    width, length = draft.dimension, _length(recipe, source, report)
     if not source.supported:
         report.warn(f"architecture '{source.record.model_type}' has not been tried; the parity gate will decide")
-    aligned_to, weights, why = open_aligned(recipe.align_to), composition.layer_weights, None
+    aligned_to, weights, why = open_aligned(recipe.align_to), draft.layer_weights, None
     if aligned_to is not None:
         recipe = dataclasses.replace(recipe, dim=aligned_to.dimension(recipe.dim, recipe.spec))
         theirs = aligned_to.manifest
-        if not (weights or composition.modules) and (theirs.layers, theirs.pooling) == (recipe.layers, recipe.pooling):
+        if not (weights or draft.modules) and (theirs.layers, theirs.pooling) == (recipe.layers, recipe.pooling):
             weights = theirs.layer_weights
     development = None if recipe.dev is None else read_development(Path(recipe.dev), report)
     check_searched(development, draft, bool(recipe.normalize))
-    tuned = is_tuned(source.record, composition.layers)
+    tuned = is_tuned(source.record, draft.layers)
     if tuned and recipe.whitening == "auto" and (recipe.dim, recipe.dev, aligned_to) == (None, None, None):
         if unused := [name for name in _FOR_FITTING if getattr(recipe, name) not in (None, "none", 0)]:
             raise UsageError(f"{unused[0].replace('_', '-')} was given, but nothing is fitted: {TUNED.why}")
@@ -103,15 +99,10 @@ def draft_manifest(recipe: Recipe, source: TokenModel, name: str, report: Report
     manifest = msgspec.structs.replace(
         draft,
         name=name,
-        layers=composition.layers,
         layer_weights=weights,
-        pooling=composition.pooling,
-        modules=draft.modules if same else (),
-        unwhitened_dimension=None if width == size else width,
-        matryoshka_dimensions=recipe.matryoshka or (draft.matryoshka_dimensions if same else ()),
+        matryoshka_dimensions=recipe.matryoshka or draft.matryoshka_dimensions,
         choice=None if why is None else ChoiceRecord(why=why),
         normalize=(same and draft.normalize) if recipe.normalize is None else recipe.normalize,
-        dimension=width,
         max_seq_length=length,
         precision=recipe.precision,
         target=recipe.target,
@@ -161,26 +152,23 @@ def fit_prompt(manifest: Manifest, name: str | None) -> str | None:
     return None if prompts.texts[name] == prompts.resolve() else name
 
 
-def _keeps_authors(recipe: Recipe, source: TokenModel) -> bool:
-    """Return whether layers and pooling of a complete recipe are those of the model's authors."""
-    assert recipe.layers is not None
-    return source.is_authors(recipe.layers, recipe.pooling)
+def _with_layers(recipe: Recipe, source: TokenModel) -> Manifest:
+    """Return the model's draft with the layers and the pooling of a complete recipe.
 
-
-def _composition(recipe: Recipe, source: TokenModel) -> Composition:
-    """Return how the hidden states become the vector that is whitened, by a complete recipe."""
+    What its authors made for their own layers and pooling is kept with these, and left out otherwise.
+    """
     assert recipe.layers is not None
-    assert recipe.pooling is not None
-    draft, own = source.draft, source.checkpoint.own
-    if own is None or not _keeps_authors(recipe, source):
-        return Composition(recipe.layers, recipe.pooling, None, draft.include_prompt)
-    return Composition(recipe.layers, recipe.pooling, draft.layer_weights, draft.include_prompt, own.modules)
+    if source.is_authors(recipe.layers, recipe.pooling):
+        return source.draft
+    others = {"layers": recipe.layers, "layer_weights": None, "pooling": recipe.pooling}
+    chosen = msgspec.structs.replace(source.draft, modules=(), matryoshka_dimensions=(), **others)
+    return source.sized(chosen)
 
 
 def _length(recipe: Recipe, source: TokenModel, report: Reporter) -> int:
     """Return the maximum number of tokens of a text; warn where it is not what the model's users expect."""
     checkpoint, asked = source.checkpoint, recipe.max_length
-    length = choose_max_seq_length(checkpoint, source.positions, source.tokenizer, asked)
+    length = choose_max_seq_length(source, asked)
     if (limit := source.batch_limit) is not None and length > limit.tokens:
         raise UsageError(
             f"max-length is {length}, but a text of more than {limit.tokens} tokens would change the vectors of the "
@@ -204,7 +192,7 @@ def _length(recipe: Recipe, source: TokenModel, report: Reporter) -> int:
 def _left_out(recipe: Recipe, source: TokenModel, manifest: Manifest) -> list[str]:
     """Name the modules that other layers or another pooling leave out; a whitening takes the place of Normalize."""
     own = source.checkpoint.own
-    if own is None or _keeps_authors(recipe, source):
+    if own is None or source.is_authors(recipe.layers, recipe.pooling):
         return []
     scaled = recipe.whitening is not None or manifest.normalize
     return [*map(str, own.modules), *(["Normalize"] if own.normalize and not scaled else [])]

@@ -17,26 +17,25 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from whiten_export.graph.attention.blocks import SHORT, attend_in_blocks
+from whiten_export.graph.attention.blocks import SHORT, attend_in_blocks, text_memory
 from whiten_export.graph.builder import reopen_graph, save_graph
 from whiten_export.graph.float16 import halve_network, halve_weights
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.fuse_cuda import fuse_for_cuda, fusions
 from whiten_export.graph.head import set_head
 from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8
-from whiten_export.graph.memory import text_memory
 from whiten_export.graph.pooled_rows.compute import compute_pooled_rows
 from whiten_export.graph.products import sum_residuals
 from whiten_export.pipeline.align import check_aligned
 from whiten_export.pipeline.check_texts import check_texts
 from whiten_export.pipeline.draft import default_name, draft_manifest, fill_defaults, open_source
 from whiten_export.pipeline.fit import fit_whitening
-from whiten_export.pipeline.plan import plan_of
+from whiten_export.pipeline.plan import memory_shortage
 from whiten_export.pipeline.prove import CHECKING, prove, reference_vectors
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.pipeline.work import UNWHITENED_GRAPH, FitJob, Work
 from whiten_export.proof.probe_texts import LONGEST_PROBE
-from whiten_export.sources.load.bundle import StoredBundle
+from whiten_export.sources.load.stored import StoredBundle
 from whiten_export.sources.model import Source
 from whiten_export.writing.client_files import (
     CONFIG_FILE,
@@ -96,7 +95,7 @@ def export_bundle(
     if out is None:
         check_place(target, replace)
     manifest, job = draft_manifest(completed, source, target.absolute().name, report)
-    if (shortage := plan_of(source, manifest, job, target).shortage) is not None:
+    if (shortage := memory_shortage(source, manifest)) is not None:
         report.warn(shortage)
     overrides = recipe.pooling is not None or (
         recipe.layers is not None and manifest.layers != (manifest.source.num_hidden_layers,)
@@ -244,8 +243,7 @@ def write_files(manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None
         config, prompts, similarity = work.model.client_config, Prompts.of(manifest), manifest.similarity_fn_name
         write_client_files(work.folder, config, manifest.dimension, manifest.max_seq_length, prompts, similarity)
         if fitted is not None and manifest.precision != "fp32":
-            shift = _precision_shift(manifest, work)
-            fitted = dataclasses.replace(fitted, corpus_mean=fitted.corpus_mean + shift)
+            fitted = dataclasses.replace(fitted, corpus_mean=fitted.corpus_mean + _precision_shift(work))
     elif isinstance(work.source, StoredBundle):
         write_pooling(work.folder, manifest.dimension)
         if CONFIG_FILE in manifest.files and CONFIG_FILE not in work.source.changed_files():
@@ -254,7 +252,7 @@ def write_files(manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None
         write_whitening(work.folder, fitted)
 
 
-def _precision_shift(manifest: Manifest, work: Work) -> Float64Array:
+def _precision_shift(work: Work) -> Float64Array:
     """Return how far lower precision moves the mean of the vectors before whitening, so that drift can allow for it."""
     step = max(1, work.sentences // _SHIFT_SENTENCES)
     sentences = list(islice(work.corpus, 0, step * _SHIFT_SENTENCES, step))

@@ -10,7 +10,7 @@ from whiten_export.pipeline.align import open_aligned
 from whiten_export.pipeline.export import export
 from whiten_export.pipeline.recipe import whitening_name
 from whiten_export.pipeline.work import FitJob
-from whiten_export.sources.load.vectors import VectorFile
+from whiten_export.sources.load.stored import VectorFile
 from whiten_export.writing.client_files import Export
 from whiten_export.writing.staging import check_place
 from whiten_runtime.errors import instance_of, path_of

@@ -8,7 +8,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from whiten_export.pipeline.align import align_with
-from whiten_export.pipeline.work import FitJob, Work
+from whiten_export.pipeline.work import FitJob, Work, sample_name
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import AlignmentRecord, IsotropyRecord, Source, WhiteningRecord
 from whiten_runtime.errors import UsageError
@@ -60,7 +60,7 @@ def fit_whitening(manifest: Manifest, work: Work) -> tuple[Manifest, WhiteningMa
         choice = _choose(manifest, statistics, job, embedder, work.report)
     record = manifest.choice if choice is None else choice_record(choice, job.development)
     spec = job.spec if choice is None else choice.spec
-    fitted = fit(statistics.moments, spec, manifest.pooling == "sif", _kind(manifest))
+    fitted = fit(statistics.moments, spec, manifest.pooling == "sif", sample_name(manifest))
     if fitted is None:
         if job.aligned_to is not None:
             why = choice.why if choice else "none was fitted"
@@ -81,10 +81,6 @@ def fit_whitening(manifest: Manifest, work: Work) -> tuple[Manifest, WhiteningMa
         normalize=manifest.normalize if job.normalize is None else job.normalize,
     )
     return manifest, fitted
-
-
-def _kind(manifest: Manifest) -> str:
-    return "vectors" if manifest.input == "vectors" else "sentences"
 
 
 def _embed_corpus(job: FitJob, embedder: Embedder | None, work: Work) -> Statistics:
@@ -145,7 +141,7 @@ def warn_of_rank(fitted: WhiteningMap, report: Reporter) -> None:
 
 
 def whitening_record(
-    fitted: WhiteningMap, statistics: Statistics, alignment: AlignmentRecord | None, prompt_name: str | None = None
+    fitted: WhiteningMap, statistics: Statistics, alignment: AlignmentRecord | None, prompt_name: str | None
 ) -> WhiteningRecord:
     """Say how a map was fitted and aligned with another, and how it changes isotropy."""
     spec = fitted.spec

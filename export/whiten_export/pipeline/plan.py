@@ -99,13 +99,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shortage(self) -> str | None:
         """Return what to say where the memory of this machine is too small; None where it is not."""
-        if self.fits:
-            return None
-        return (
-            f"the export of {self.model} in {self.precision} takes about {self.memory_bytes / 1e9:.1f} GB of memory, "
-            f"and this process may use {self.usable_bytes / 1e9:.1f} GB: use a machine or a container with more, or a "
-            "smaller model"
-        )
+        return _shortage(self.model, self.precision, self.memory_bytes, self.usable_bytes)
 
 
 def plan_export(recipe: Recipe, out: Path | None = None, reporter: Reporter | None = None) -> Plan:
@@ -121,11 +115,6 @@ def plan_export(recipe: Recipe, out: Path | None = None, reporter: Reporter | No
     completed = fill_defaults(recipe, source)
     target = out or Path("bundles") / default_name(completed, source)
     manifest, job = draft_manifest(completed, source, target.absolute().name, report)
-    return plan_of(source, manifest, job, target)
-
-
-def plan_of(source: TokenModel, manifest: Manifest, job: FitJob | None, target: Path) -> Plan:
-    """Return the plan of an export from its draft."""
     counts = source.count_weights(manifest.layers)
     memory, usable = _memory_bytes(counts, source, manifest), usable_memory()
     dimension = manifest.dimension if job is None or job.dimension is None else job.dimension
@@ -155,6 +144,21 @@ def plan_of(source: TokenModel, manifest: Manifest, job: FitJob | None, target: 
         bundle_bytes=_bundle_bytes(counts.exported, source, manifest, job, dimension),
         work_bytes=_work_bytes(counts.exported, manifest),
         seconds=round(_seconds(counts.exported, source, manifest, job)),
+    )
+
+
+def memory_shortage(source: TokenModel, manifest: Manifest) -> str | None:
+    """Return what to say where the memory of this machine is too small for an export; None where it is not."""
+    needed = _memory_bytes(source.count_weights(manifest.layers), source, manifest)
+    return _shortage(manifest.source.model, manifest.precision, needed, usable_memory())
+
+
+def _shortage(model: str, precision: Precision, needed: int, usable: int) -> str | None:
+    if needed <= usable:
+        return None
+    return (
+        f"the export of {model} in {precision} takes about {needed / 1e9:.1f} GB of memory, and this process may use "
+        f"{usable / 1e9:.1f} GB: use a machine or a container with more, or a smaller model"
     )
 
 

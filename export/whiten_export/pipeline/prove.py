@@ -9,10 +9,9 @@ import msgspec
 
 from whiten_export.pipeline.work import Work
 from whiten_export.proof.gate import Case, Expected, check_bundle, compare_published, failure
-from whiten_export.proof.long_texts import long_texts
-from whiten_export.proof.probe_texts import LONGEST_PROBE, probe_texts, token_batches
+from whiten_export.proof.probe_texts import LONGEST_PROBE, long_texts, probe_texts, token_batches
 from whiten_export.proof.reference import Head
-from whiten_export.sources.load.bundle import StoredBundle
+from whiten_export.sources.load.stored import StoredBundle
 from whiten_export.sources.model import TokenModel
 from whiten_export.writing.client_files import POOLING_FILE
 from whiten_export.writing.model_card import with_model_card

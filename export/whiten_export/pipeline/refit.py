@@ -13,7 +13,7 @@ from whiten_export.pipeline.export import export
 from whiten_export.pipeline.fit import keeps_norm
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.pipeline.work import FitJob
-from whiten_export.sources.load.bundle import StoredBundle
+from whiten_export.sources.load.stored import StoredBundle
 from whiten_export.writing.client_files import Export
 from whiten_export.writing.staging import check_place
 from whiten_runtime.bundle.manifest import Manifest
@@ -54,7 +54,7 @@ def draft_refit(
     stats: Sequence[Path],
     name: str,
     report: Reporter,
-    spec: WhiteningSpec | None = None,
+    spec: WhiteningSpec | None,
 ) -> tuple[Manifest, FitJob]:
     """Return a bundle's manifest with the choices of a refit, and the whitening to fit."""
     old, spec = source.draft, spec or recipe.spec

@@ -6,12 +6,11 @@ from functools import cached_property
 from pathlib import Path
 
 from whiten_export.pipeline.align import Aligned
-from whiten_export.sources.load.bundle import StoredBundle
+from whiten_export.sources.load.stored import StoredBundle
 from whiten_export.sources.model import Source, TokenModel
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import load_graph, load_unwhitened
@@ -54,9 +53,13 @@ class FitJob:
         """
         if self.spec is None:
             return None
-        what = "vectors" if manifest.input == "vectors" else "sentences"
         count = self.sentences if different is None else different
-        return check_sample_count(count, manifest.unwhitened_width, self.spec, what)
+        return check_sample_count(count, manifest.unwhitened_width, self.spec, sample_name(manifest))
+
+
+def sample_name(manifest: Manifest) -> str:
+    """Return what a whitening of a draft is fitted on, for messages."""
+    return "vectors" if manifest.input == "vectors" else "sentences"
 
 
 @dataclass(frozen=True)
@@ -98,10 +101,10 @@ class Work:
         """The number of sentences of the corpus."""
         return self.corpus.count() if self.job is None else self.job.sentences
 
-    def embedder(self, graph: Path, value: str = UNWHITENED_OUTPUT) -> Embedder:
-        """Return what computes a value of a graph of this export for texts."""
+    def embedder(self, graph: Path) -> Embedder:
+        """Return what computes the vectors before whitening of texts by a graph of this export."""
         prompts = Prompts.of(self.draft)
-        return load_graph(graph, self.tokenizer, self.draft.pad_token_id, self.options, value, prompts)
+        return load_graph(graph, self.tokenizer, self.draft.pad_token_id, self.options, UNWHITENED_OUTPUT, prompts)
 
     def fit_options(self, embedder: Embedder) -> EncodeOptions:
         """Return the options with which sentences of the corpus are embedded for a fit."""
@@ -112,6 +115,5 @@ class Work:
         """Return what computes the vectors before whitening for texts."""
         if self.of_model:
             return self.embedder(self.folder / UNWHITENED_GRAPH)
-        if isinstance(self.source, StoredBundle):
-            return load_unwhitened(self.source.path, self.options, self.source.sha256)[1]
-        raise UsageError("texts cannot be embedded by a file of vectors")
+        assert isinstance(self.source, StoredBundle)  # a file of vectors brings its statistics
+        return load_unwhitened(self.source.path, self.options, self.source.sha256)[1]

@@ -1,4 +1,4 @@
-"""Provide texts and token shapes that are chosen to break exporters, tokenizers and padding."""
+"""Provide texts and token shapes that are chosen to break exporters, tokenizers and padding, and the longest texts."""
 
 import numpy as np
 
@@ -76,3 +76,33 @@ def token_batches(max_seq_length: int, vocab_size: int, pad_token_id: int) -> li
     rows = [[generator.choice(vocabulary, length).tolist() for length in lengths] for lengths in shapes]
     rows[-1] = [*rows[1], *rows[-1]]
     return rows
+
+
+_WORDS = (
+    "harbour",
+    "copper",
+    "autumn",
+    "ladder",
+    "signal",
+    "meadow",
+    "ticket",
+    "thunder",
+    "pencil",
+    "orchard",
+    "wheel",
+)
+
+
+def long_texts(max_seq_length: int) -> tuple[str, ...]:
+    """Return a text that is cut at the maximum length and one of at least half of it; none if all probes are as long.
+
+    Each word is one token or more.
+    """
+    if max_seq_length <= LONGEST_PROBE:
+        return ()
+    return tuple(_text(words, first) for words, first in ((max_seq_length + 8, 0), (max_seq_length // 2, 5)))
+
+
+def _text(words: int, first: int) -> str:
+    """Return a text whose words do not repeat after a fixed number of them."""
+    return " ".join(_WORDS[(first + 3 * index + index // 11 + index // 97) % 11] for index in range(words))

@@ -5,17 +5,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import msgspec
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.head import OPSET, pool_graph
+from whiten_export.graph.poolings import pool, weighted_sum
 from whiten_export.proof.gate import Case, Definition, Expected, PublishedVectors, compute_expected
 from whiten_export.proof.reference import Composition, Float64Array, Reference
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.families import BatchLimit
 from whiten_export.sources.describe.published import Published
-from whiten_export.sources.describe.tokenizer_hash import tokenizer_sha256
-from whiten_export.sources.describe.tokenizers import SourceTokenizer
+from whiten_export.sources.describe.tokenizers import SourceTokenizer, tokenizer_sha256
 from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.bundle.records import Source as SourceRecord
@@ -73,34 +76,25 @@ class TokenModel(Source):
         Its length is 0: it depends on what is asked for.
         """
         checkpoint, own = self.checkpoint, self.checkpoint.own
-        layers = self.default_layers if own is None else _authors_layers(checkpoint.model, own, self.record)
-        composition = Composition(
-            layers,
-            checkpoint.pooling,
-            None if own is None else own.layer_weights,
-            own is None or own.include_prompt,
-            () if own is None else own.modules,
-        )
-        width = composition.width(self.record.hidden_size)
-        return Manifest(
+        authors = own or Published(checkpoint.directory)
+        draft = Manifest(
             format_version=FORMAT_VERSION,
             name=checkpoint.name,
             source=self.record,
-            layers=layers,
-            layer_weights=composition.layer_weights,
-            pooling=composition.pooling,
-            include_prompt=composition.include_prompt,
-            modules=tuple(map(str, composition.modules)),
-            unwhitened_dimension=None if width == self.record.hidden_size else width,
-            prompts={} if own is None else dict(own.prompts),
-            default_prompt_name=None if own is None else own.default_prompt_name,
+            layers=self.default_layers if own is None else _authors_layers(checkpoint.model, own, self.record),
+            layer_weights=authors.layer_weights,
+            pooling=checkpoint.pooling,
+            include_prompt=authors.include_prompt,
+            modules=tuple(map(str, authors.modules)),
+            prompts=dict(authors.prompts),
+            default_prompt_name=authors.default_prompt_name,
             truncation_side=self.tokenizer.truncation_side,
-            similarity_fn_name="cosine" if own is None else own.similarity_fn_name,
+            similarity_fn_name=authors.similarity_fn_name,
             matryoshka_dimensions=checkpoint.entry.dimensions if own is not None and checkpoint.entry else (),
-            route=None if own is None else own.route,
+            route=authors.route,
             whitening=None,
-            normalize=own is not None and own.normalize,
-            dimension=width,
+            normalize=authors.normalize,
+            dimension=0,
             max_seq_length=0,
             tokenizer_sha256=tokenizer_sha256(self.tokenizer.json),
             pad_token_id=self.tokenizer.pad_token_id,
@@ -110,13 +104,20 @@ class TokenModel(Source):
             parity=None,
             files={},
         )
+        return self.sized(draft)
+
+    def sized(self, manifest: Manifest) -> Manifest:
+        """Return a manifest with the number of coordinates that its pooling and its modules give."""
+        width = self.composition(manifest).width(self.record.hidden_size)
+        unwhitened = None if width == self.record.hidden_size else width
+        return msgspec.structs.replace(manifest, dimension=width, unwhitened_dimension=unwhitened)
 
     @property
     def embeds(self) -> bool:
         """Whether its authors make sentence vectors of it, as the draft says."""
         return self.checkpoint.own is not None
 
-    def is_authors(self, layers: tuple[int, ...], pooling: Pooling | None) -> bool:
+    def is_authors(self, layers: tuple[int, ...] | None, pooling: Pooling | None) -> bool:
         """Return whether layers and pooling are those of which the model's authors make sentence vectors."""
         return self.embeds and (layers, pooling) == (self.draft.layers, self.draft.pooling)
 
@@ -134,13 +135,9 @@ class TokenModel(Source):
 
     def expected(self, manifest: Manifest, cases: Sequence[Case], report: Reporter) -> Expected:
         """Compute the reference's vectors of the cases, before whitening."""
-        return compute_expected(self.definition(manifest), cases, report)
-
-    def definition(self, manifest: Manifest) -> Definition:
-        """Return what computes the reference of the vector before whitening."""
         composition = self.composition(manifest)
         reference = self.reference(composition.layers, composition.pooling)
-        return Definition(reference, composition, self.record.hidden_size)
+        return compute_expected(Definition(reference, composition, self.record.hidden_size), cases, report)
 
     def count_weights(self, layers: tuple[int, ...]) -> WeightCounts:
         """Count the weights of the model and those that layers need, without loading them; of a table, all."""
@@ -164,6 +161,27 @@ class TokenModel(Source):
         return None
 
 
+class TableReference(Reference):
+    """Pools the vectors of a table, in numpy and float64."""
+
+    def __init__(self, table: NDArray[np.float32], pooling: Pooling, weights: Float64Array | None = None) -> None:
+        """Take a table [number of tokens, d].
+
+        With a weight for each token, a text has the sum of weight times vector over its tokens of another weight than
+        0, divided by their number; zeros if there are none.
+        """
+        self._table, self._pooling, self._weights = table, pooling, weights
+        self.name = f"numpy {np.__version__}, float64"
+
+    def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
+        """Return the pooled vectors of the tokens, [1, batch_size, d]."""
+        if self._weights is None:
+            return pool([self._table[input_ids]], attention_mask, self._pooling)
+        weights = self._weights[input_ids] * (attention_mask == 1)
+        count = np.count_nonzero(weights, axis=1)[:, None]
+        return weighted_sum(self._table[input_ids], weights / np.maximum(count, 1))[None]
+
+
 def _authors_layers(model: str, own: Published, record: SourceRecord) -> tuple[int, ...]:
     """Return the layers of which a model's authors make a vector."""
     count = record.num_hidden_layers
@@ -176,3 +194,26 @@ def _authors_layers(model: str, own: Published, record: SourceRecord) -> tuple[i
             f"network has {count}; wanted {len(layers)} weights"
         )
     return layers
+
+
+def resolve_layers(
+    layers: tuple[int, ...], num_hidden_layers: int, available: tuple[int, ...] | None = None
+) -> tuple[int, ...]:
+    """Return sorted indices into the hidden states; negative ones count from the top."""
+    resolved = []
+    for layer in layers:
+        index = layer + num_hidden_layers + 1 if layer < 0 else layer
+        if not 0 <= index <= num_hidden_layers:
+            raise UsageError(
+                f"layer {layer} does not exist: the model has layers 0 (embeddings) to {num_hidden_layers}, "
+                f"or -1 to {-num_hidden_layers - 1} from the top"
+            )
+        if index in resolved:
+            raise UsageError(f"layer {index} is given twice; name each layer once")
+        if available is not None and index not in available:
+            raise UsageError(
+                f"layer {index} is not among the outputs of this graph, only {', '.join(map(str, available))}; choose "
+                "one of them, or export the graph with all hidden states"
+            )
+        resolved.append(index)
+    return tuple(sorted(resolved))

@@ -3,10 +3,8 @@
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
-from whiten_export.sources.describe.checkpoint import Checkpoint
-from whiten_export.sources.describe.own_code import code_notes
+from whiten_export.sources.describe.checkpoint import Checkpoint, code_notes
 from whiten_export.sources.describe.tokenizers import (
-    SourceTokenizer,
     check_tokenizer,
     specials_without_row,
     without_tokens,
@@ -26,7 +24,7 @@ def open_model(
     report = report or Reporter()
     checkpoint = _with_modules(checkpoint)
     if checkpoint.kind == "words":
-        from whiten_export.sources.load.word_vectors import WordVectors
+        from whiten_export.sources.load.words import WordVectors
 
         model: TokenModel = WordVectors(checkpoint, report)
     elif checkpoint.kind == "onnx":
@@ -81,13 +79,12 @@ LONGEST = 8192
 """Largest default of the maximum number of tokens: the longest that the proof of an export takes minutes for."""
 
 
-def choose_max_seq_length(
-    checkpoint: Checkpoint, positions: int | None, tokenizer: SourceTokenizer, wanted: int | None
-) -> int:
+def choose_max_seq_length(model: TokenModel, wanted: int | None) -> int:
     """Return the maximum number of tokens of a text: as asked for, else its authors', else `USUAL_LENGTH` at most.
 
     Where none is asked for, it is at most `LONGEST`.
     """
+    checkpoint, positions, tokenizer = model.checkpoint, model.positions, model.tokenizer
     specials = tokenizer.special_tokens
     if wanted is None:
         chosen = _authors_length(checkpoint)

@@ -17,7 +17,7 @@ from support.once import once
 from whiten import Encoder, NoVectorError, ParityError, UsageError
 from whiten_export.graph.attention import blocks
 from whiten_export.graph.attention.masks import Visible
-from whiten_export.graph.attention.nodes import Nodes
+from whiten_export.graph.builder import Nodes
 from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_runtime.bundle.manifest import read_manifest

@@ -16,7 +16,7 @@ from support.vectors import write_word_vectors
 from whiten import Recipe
 from whiten_export.pipeline import plan
 from whiten_export.pipeline.plan import Plan, plan_export
-from whiten_export.sources.describe.checkpoint import resolve
+from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.opening import open_model
 
 

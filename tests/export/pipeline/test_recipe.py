@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from whiten import UsageError, export_bundle, export_vectors
+from whiten_export.commands.shared import parse_numbers
 from whiten_export.pipeline.recipe import Recipe, bundle_name
-from whiten_export.sources.layers import parse_numbers, resolve_layers
+from whiten_export.sources.model import resolve_layers
 from whiten_whitening.maps import WhiteningSpec
 
 

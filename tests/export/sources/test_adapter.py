@@ -17,8 +17,8 @@ from support.cli import ok, refused
 from support.corpus import sentences
 from support.families import LAYERS, MAX_LENGTH
 from whiten import Encoder
-from whiten_export.sources.describe import checkpoint as checkpoints
-from whiten_export.sources.describe.checkpoint import resolve
+from whiten_export.sources.describe import resolve as resolving
+from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.load.pytorch import PyTorchModel
 from whiten_runtime.bundle.parity import GATES, compare
 
@@ -195,7 +195,7 @@ def test_base_is_downloaded_at_the_revision_of_the_adapter(
         asked.append((hub_id, revision))
         return checkpoint("bert")
 
-    monkeypatch.setattr(checkpoints, "download", download)
+    monkeypatch.setattr(resolving, "download", download)
     change_config(broken, base_model_name_or_path="some/base", revision="v2")
     found = resolve(str(broken))
     assert asked == [("some/base", "v2")]

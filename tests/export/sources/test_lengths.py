@@ -15,9 +15,11 @@ from support.cli import ok, refused
 from support.families import FAMILIES, MAX_LENGTH, Family
 from support.vocabularies import write_tokenizer_json
 from whiten import Encoder
-from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.describe.families import BatchLimit, batch_limit, positions_before
-from whiten_export.sources.load.network import empty_positions, fix_frequencies, load_config, quiet
+from whiten_export.sources.describe.resolve import resolve
+from whiten_export.sources.load.config import empty_positions
+from whiten_export.sources.load.network import load_config, quiet
+from whiten_export.sources.load.pytorch import fix_frequencies
 from whiten_export.sources.model import TokenModel
 from whiten_export.sources.opening import open_model
 from whiten_runtime.bundle.parity import GATES, compare

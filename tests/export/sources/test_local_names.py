@@ -16,7 +16,8 @@ from whiten import Encoder, UsageError, WhitenError
 from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.gate import Case
-from whiten_export.sources.describe.checkpoint import Checkpoint, resolve
+from whiten_export.sources.describe.checkpoint import Checkpoint
+from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.load.sentence_transformers import encode_published
 from whiten_models.catalogue import near_matches
 from whiten_runtime.hub.locating import locate_bundle

@@ -15,7 +15,7 @@ from support.checkpoints import random_network, write_json
 from support.published import save, transformer
 from whiten import WhitenError
 from whiten_export.proof.gate import Case
-from whiten_export.sources.describe.checkpoint import resolve
+from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.load.network import load_config, load_network
 from whiten_export.sources.load.sentence_transformers import _attention, encode_published
 

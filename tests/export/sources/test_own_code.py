@@ -13,8 +13,8 @@ from support.checkpoints import change_config, copy_modules_to, save_adapter, wr
 from support.cli import ok, refused
 from support.hub import Hub, commit_of
 from whiten import Encoder
-from whiten_export.sources.describe.checkpoint import Checkpoint, resolve
-from whiten_export.sources.describe.own_code import ignored_code
+from whiten_export.sources.describe.checkpoint import Checkpoint, ignored_code
+from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.load.network import load_config, load_tokenizer, network_class
 from whiten_export.sources.load.pytorch import PyTorchModel
 from whiten_models.catalogue import find

@@ -22,9 +22,9 @@ from torch import nn
 from support.checkpoints import OLD, save_adapter, write_json, write_modules, write_tensors
 from support.vocabularies import wordpiece
 from whiten import UsageError, WhitenError
-from whiten_export.sources.describe.checkpoint import resolve
 from whiten_export.sources.describe.published import Published
 from whiten_export.sources.describe.published import read_published as describe
+from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.load.sentence_transformers import load_module, load_modules, load_table
 
 ROWS = np.random.default_rng(3).normal(size=(5, 4))

@@ -14,8 +14,9 @@ from support.checkpoints import write_json, write_modules, write_tensors
 from support.cli import ok
 from support.vocabularies import wordpiece
 from whiten import Encoder, WhitenError
-from whiten_export.sources.describe.checkpoint import resolve
-from whiten_export.sources.load.sentence_transformers import StaticEmbedding, StaticReference
+from whiten_export.sources.describe.resolve import resolve
+from whiten_export.sources.load.sentence_transformers import StaticEmbedding
+from whiten_export.sources.model import TableReference
 from whiten_export.sources.opening import open_model
 
 WIDTH = 5
@@ -185,7 +186,8 @@ def test_leaving_unknown_tokens_out_changes_vectors_as_the_page_says(
     assert ids.count(left_out) == unknown
     row = np.array([ids])
     counted, alone = (
-        StaticReference(table, "mean", one).pooled(row, np.ones_like(row))[0, 0] for one in (None, left_out)
+        TableReference(table, "mean", weights).pooled(row, np.ones_like(row))[0, 0]
+        for weights in (None, (np.arange(len(table)) != left_out).astype(np.float64))
     )
     assert counted @ alone / np.linalg.norm(counted) / np.linalg.norm(alone) == pytest.approx(cosine, abs=5e-4)
     page = (Path(__file__).parents[3] / "docs" / "howto" / "vectors-differ.md").read_text("utf-8")

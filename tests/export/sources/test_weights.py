@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from support.checkpoints import change_config, save_adapter, write_json
 from support.cli import ok
 from whiten import UsageError, WhitenError
-from whiten_export.sources.describe.checkpoint import resolve
+from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.load.network import load_config, load_network
 
 WHOLE, PICKLED = "model.safetensors", "pytorch_model.bin"

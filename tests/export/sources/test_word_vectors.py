@@ -15,7 +15,7 @@ from support.corpus import NASTY, sentences
 from whiten import Encoder
 from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.sources.load.word_vectors import SPECIALS, _pattern, word_tokenizer
+from whiten_export.sources.load.words import SPECIALS, _pattern, word_tokenizer
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.reporter import Reporter

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from whiten_export.graph.attention.masks import narrow_masks
 from whiten_export.graph.builder import save_graph, save_with_outputs
+from whiten_export.graph.int8.measure import CalibrationTexts
 from whiten_export.graph.int8.rewrite import Calibration, calibrate, quantize_int8
 from whiten_export.graph.int8.rounding import ROWS, largest_pair
-from whiten_export.graph.int8.scales import CalibrationTexts
 from whiten_export.graph.products import plain_products
 from whiten_export.proof.probe_texts import probe_texts
 from whiten_runtime.bundle.parity import Agreement, compare

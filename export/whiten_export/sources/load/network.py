@@ -6,8 +6,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,10 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from whiten_export.sources.describe.checkpoint import Checkpoint
-from whiten_export.sources.describe.families import SCALED_BY_LENGTH, batch_limit, family_of, positions_before
-from whiten_export.sources.describe.own_code import way_to_code
-from whiten_export.sources.describe.settings import read_settings
+from whiten_export.sources.describe.checkpoint import Checkpoint, way_to_code
+from whiten_export.sources.describe.families import family_of
+from whiten_export.sources.describe.files import ADAPTER_CONFIG, adapter_weights, read_settings
 from whiten_export.sources.describe.tokenizers import missing_tokenizer, tokenizer_missing
-from whiten_export.sources.describe.weights import ADAPTER_CONFIG, adapter_weights
-from whiten_export.sources.model import WeightCounts
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
 
 _LOGGERS = ("torch", "transformers", "sentence_transformers", "peft", "onnxscript", "onnx_ir")
@@ -101,74 +96,6 @@ def from_pretrained(
         raise WhitenError(f"transformers cannot load '{checkpoint.model}': {reason}") from error
 
 
-_SAFE = find_spec("transformers.utils.output_capturing") is not None
-"""Whether transformers collects hidden states for each thread apart; before version 5 it replaced blocks' methods."""
-
-
-def empty_positions(config: Any, trust_remote_code: bool) -> int:
-    """Return the number of positions before that of the first token: those up to the padding id, where there is one."""
-    network = _without_weights("AutoModel", config, trust_remote_code)
-    if network is None:
-        return positions_before(config)
-    tables = (module for name, module in network.named_modules() if name.rpartition(".")[2] in _POSITION_TABLES)
-    learned = (table for table in tables if isinstance(getattr(table, "weight", None), nn.Parameter))
-    paddings = (getattr(table, "padding_idx", None) for table in learned)
-    return max((padding + 1 for padding in paddings if padding is not None), default=0)
-
-
-_POSITION_TABLES = ("position_embeddings", "embed_positions")
-"""Names that tables of learned positions have in networks."""
-
-
-def _without_weights(class_name: str, config: Any, trust_remote_code: bool) -> nn.Module | None:
-    """Return a network whose weights have shapes and no numbers; None for one that cannot be made so."""
-    factory = getattr(transformers, class_name)
-    options = {"trust_remote_code": trust_remote_code} if class_name.startswith("Auto") else {}
-    try:
-        with quiet(), torch.device("meta"):
-            network = getattr(factory, "from_config", factory)(deepcopy(config), **options)
-    except Exception:  # code of unknown networks; those that do not load at all are refused when their weights are
-        return None
-    assert isinstance(network, nn.Module)
-    return network
-
-
-_BLOCK = 12
-"""Weights of a block of a usual network over the square of its width: attention has 4, and what follows it 8."""
-
-
-def count_weights(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, highest: int) -> WeightCounts:
-    """Count the weights of a network by its config: all, and those without the blocks above a layer and without heads.
-
-    Where the network cannot be made, all blocks count as usual ones.
-    """
-    layers = config.num_hidden_layers
-    network = _without_weights(network_class(checkpoint, config), config, trust_remote_code)
-    if network is None:
-        table, block = config.vocab_size * config.hidden_size, _BLOCK * config.hidden_size**2
-        return WeightCounts(table + layers * block, table + highest * block)
-    stacks = [
-        f"{name}." for name, one in network.named_modules() if isinstance(one, nn.ModuleList) and len(one) == layers
-    ]
-    total = exported = 0
-    for name, parameter in network.named_parameters():
-        total += parameter.numel()
-        stack = next((stack for stack in stacks if name.startswith(stack)), None)  # the outer one comes first
-        if not _UNUSED.search(name) and (stack is None or int(name.removeprefix(stack).split(".")[0]) < highest):
-            exported += parameter.numel()
-    return WeightCounts(total, exported)
-
-
-def fix_frequencies(network: nn.Module) -> None:
-    """Let rotary embeddings have the frequencies of batches that are not scaled, whatever the length."""
-    for module in network.modules():
-        kinds: Any = getattr(module, "rope_type", None)
-        if kinds in SCALED_BY_LENGTH:
-            module.__dict__["rope_type"] = "default"
-        elif isinstance(kinds, dict):  # kinds for each type of layer
-            kinds.update({name: "default" for name, kind in kinds.items() if kind in SCALED_BY_LENGTH})
-
-
 @contextmanager
 def one_thread() -> Iterator[int]:
     """Compute every operator in the thread that calls it; yield how many threads PyTorch used before.
@@ -182,12 +109,6 @@ def one_thread() -> Iterator[int]:
         yield threads
     finally:
         torch.set_num_threads(threads)
-
-
-def keeps_nothing(network: nn.Module) -> bool:
-    """Return whether a network of a known architecture keeps nothing between calls, so that threads can share it."""
-    known = family_of(str(getattr(getattr(network, "config", None), "model_type", ""))).supported
-    return _SAFE and known and batch_limit(getattr(network, "config", None)) is None
 
 
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
@@ -308,7 +229,7 @@ def merge_adapter(network: nn.Module, adapter: Path) -> nn.Module:
     return inner
 
 
-_UNUSED = re.compile(r"^(pooler|lm_head|score|classifier)\.")
+UNUSED = re.compile(r"^(pooler|lm_head|score|classifier)\.")
 """Names of weights that no hidden state depends on."""
 
 _BUFFERS = re.compile(
@@ -355,7 +276,7 @@ def _check_weights(
     `way` says how code that comes with the checkpoint would be run in place of transformers' class, if there is any.
     """
     missing = sorted(
-        name for name in report["missing_keys"] if not _UNUSED.search(name) or (pooler and name.startswith("pooler."))
+        name for name in report["missing_keys"] if not UNUSED.search(name) or (pooler and name.startswith("pooler."))
     )
     if missing:
         raise WhitenError(
@@ -369,7 +290,7 @@ def _check_weights(
         for name in report["unexpected_keys"]
         if (inner := name.removeprefix(prefix)).split(".")[0] in parts
         and not _BUFFERS.search(inner)
-        and (pooler or not _UNUSED.search(inner))
+        and (pooler or not UNUSED.search(inner))
     )
     if surplus:
         raise WhitenError(

@@ -15,11 +15,9 @@ from whiten_export.graph.builder import HiddenStates, describe_input, strip
 from whiten_export.graph.inputs import INPUTS, feed_of, replace_inputs
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.reference import Float64Array, Reference
-from whiten_export.sources.describe.checkpoint import Checkpoint
+from whiten_export.sources.describe.checkpoint import Checkpoint, ignored_code, recommended_layers, source_record
 from whiten_export.sources.describe.families import batch_limit, family_of, positions_before, usable_positions
-from whiten_export.sources.describe.own_code import ignored_code
-from whiten_export.sources.describe.record import recommended_layers, source_record
-from whiten_export.sources.describe.settings import read_settings
+from whiten_export.sources.describe.files import read_settings
 from whiten_export.sources.load.tokenizers import file_tokenizer
 from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, scan_graph, unwanted

@@ -16,16 +16,17 @@ from whiten_export.graph.head import OPSET
 from whiten_export.graph.inputs import map_surplus
 from whiten_export.proof.gate import Case, PublishedVectors
 from whiten_export.proof.reference import Reference
-from whiten_export.sources.describe.checkpoint import Checkpoint
-from whiten_export.sources.describe.families import batch_limit, family_of, usable_positions
-from whiten_export.sources.describe.hints import way_to_text
-from whiten_export.sources.describe.own_code import code_that_ran, ignored_code
-from whiten_export.sources.describe.record import recommended_layers, source_record
-from whiten_export.sources.load.identity import network_sha256
+from whiten_export.sources.describe.checkpoint import (
+    Checkpoint,
+    code_that_ran,
+    ignored_code,
+    recommended_layers,
+    source_record,
+)
+from whiten_export.sources.describe.families import SCALED_BY_LENGTH, batch_limit, family_of, usable_positions
+from whiten_export.sources.describe.published import way_to_text
+from whiten_export.sources.load.config import count_weights, empty_positions, network_sha256
 from whiten_export.sources.load.network import (
-    count_weights,
-    empty_positions,
-    fix_frequencies,
     load_config,
     load_network,
     load_tokenizer,
@@ -116,6 +117,16 @@ class PyTorchModel(TokenModel):
         return load_network(self.checkpoint, self._config, self._trust, pooler)
 
 
+def fix_frequencies(network: nn.Module) -> None:
+    """Let rotary embeddings have the frequencies of batches that are not scaled, whatever the length."""
+    for module in network.modules():
+        kinds: Any = getattr(module, "rope_type", None)
+        if kinds in SCALED_BY_LENGTH:
+            module.__dict__["rope_type"] = "default"
+        elif isinstance(kinds, dict):  # kinds for each type of layer
+            kinds.update({name: "default" for name, kind in kinds.items() if kind in SCALED_BY_LENGTH})
+
+
 class _Layers(nn.Module):
     """Computes only the chosen hidden states of a network."""
 
@@ -149,8 +160,7 @@ def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
                 optimize=False,
                 verbose=False,
             )
-            if program is None:
-                raise WhitenError("PyTorch's exporter returned nothing; it needs dynamo=True support")
+            assert program is not None
             traced = list(program.model.graph.initializers.values())
             program.optimize()
     except torch.onnx.OnnxExporterError as error:

@@ -17,19 +17,16 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from whiten_export.graph.builder import HiddenStates, describe
-from whiten_export.graph.poolings import pool, weighted_sum
-from whiten_export.graph.tables import look_up, table_config
+from whiten_export.graph.inputs import look_up, table_config
 from whiten_export.proof.gate import Case, PublishedVectors
-from whiten_export.proof.reference import ACTIVATIONS, Dense, Float64Array, LayerNorm, Reference
-from whiten_export.sources.describe.checkpoint import Checkpoint
+from whiten_export.proof.reference import ACTIVATIONS, Dense, LayerNorm, Reference
+from whiten_export.sources.describe.checkpoint import Checkpoint, source_record
+from whiten_export.sources.describe.files import ADAPTER_CONFIG, NETWORK_WEIGHTS, module_weights, read_settings
 from whiten_export.sources.describe.published import CONFIGS, Published, Stored
-from whiten_export.sources.describe.record import source_record
-from whiten_export.sources.describe.settings import read_settings
 from whiten_export.sources.describe.tokenizers import SourceTokenizer, missing_tokenizer, read_backend
-from whiten_export.sources.describe.weights import ADAPTER_CONFIG, NETWORK_WEIGHTS, module_weights
-from whiten_export.sources.load.identity import WITHOUT_UNKNOWN
+from whiten_export.sources.load.config import WITHOUT_UNKNOWN
 from whiten_export.sources.load.network import check_numbers, explaining, one_thread, quiet
-from whiten_export.sources.model import TokenModel
+from whiten_export.sources.model import TableReference, TokenModel
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import WhitenError
@@ -243,29 +240,15 @@ class StaticEmbedding(TokenModel):
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
         """Return the same computation on the arrays, in float64."""
-        return StaticReference(self._table, pooling, self._unknown if pooling == "mean" else None)
+        if self._unknown is None or pooling != "mean":
+            return TableReference(self._table, pooling)
+        return TableReference(self._table, pooling, (np.arange(self.vocab_size) != self._unknown).astype(np.float64))
 
     def published(self, cases: Sequence[Case], max_seq_length: int) -> PublishedVectors | None:
         """Return the vectors of sentence-transformers; for files of model2vec alone, its own, where it is installed."""
         if self._unknown is not None:
             return encode_by_model2vec(self.checkpoint, cases, max_seq_length)
         return encode_published(self.checkpoint, cases, max_seq_length, False, self._device)
-
-
-class StaticReference(Reference):
-    """Pools vectors of tokens, in numpy and float64."""
-
-    def __init__(self, table: NDArray[np.float32], pooling: Pooling, unknown: int | None = None) -> None:
-        self._table, self._pooling, self._unknown = table, pooling, unknown
-        self.name = f"numpy {np.__version__}, float64"
-
-    def pooled(self, input_ids: NDArray[np.int64], attention_mask: NDArray[np.int64]) -> Float64Array:
-        """Return the pooled vectors of the tokens, [1, batch_size, d]; their mean without the unknown ones, if so."""
-        if self._unknown is not None:
-            counted = (attention_mask == 1) & (input_ids != self._unknown)
-            shares = counted / np.maximum(counted.sum(axis=1), 1)[:, None]
-            return weighted_sum(self._table[input_ids], shares)[None]
-        return pool([self._table[input_ids]], attention_mask, self._pooling)
 
 
 def encode_by_model2vec(checkpoint: Checkpoint, cases: Sequence[Case], max_seq_length: int) -> PublishedVectors | None:

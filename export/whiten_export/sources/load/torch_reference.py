@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from threading import Condition
 from typing import Any
 
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.reference import Dense, Float64Array, Reference
-from whiten_export.sources.describe.families import family_of
-from whiten_export.sources.load.network import keeps_nothing, one_thread, quiet
+from whiten_export.sources.describe.families import batch_limit, family_of
+from whiten_export.sources.load.network import one_thread, quiet
 from whiten_runtime.bundle.records import Pooling, pooling_modes
 from whiten_runtime.errors import UsageError, WhitenError
 
@@ -82,6 +83,16 @@ class TorchReference(Reference):
             for mode in self._modes
         ]
         return np.concatenate(parts, axis=2)
+
+
+_SAFE = find_spec("transformers.utils.output_capturing") is not None
+"""Whether transformers collects hidden states for each thread apart; before version 5 it replaced blocks' methods."""
+
+
+def keeps_nothing(network: nn.Module) -> bool:
+    """Return whether a network of a known architecture keeps nothing between calls, so that threads can share it."""
+    known = family_of(str(getattr(getattr(network, "config", None), "model_type", ""))).supported
+    return _SAFE and known and batch_limit(getattr(network, "config", None)) is None
 
 
 class _WideWeights:

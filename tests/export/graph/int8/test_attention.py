@@ -13,12 +13,12 @@ from support.graphs import count, default_session, graph_of
 from whiten_export.graph.attention.find import Attention, attentions, query_product, value_product
 from whiten_export.graph.attention.masks import narrow_masks
 from whiten_export.graph.builder import constant, reopen_graph, save_graph
-from whiten_export.graph.int8 import convert, rewrite
-from whiten_export.graph.int8 import scales as scales_of
+from whiten_export.graph.int8 import convert, measure, rewrite
 from whiten_export.graph.int8.convert import convert_to_int8
+from whiten_export.graph.int8.measure import CalibrationTexts, measure_ranges
 from whiten_export.graph.int8.rewrite import Quantized, calibrate, quantize_int8
 from whiten_export.graph.int8.rounding import quantize_with_feedback
-from whiten_export.graph.int8.scales import SYMMETRIC, CalibrationTexts, Scale, measure_ranges
+from whiten_export.graph.int8.scales import SYMMETRIC, Scale
 from whiten_export.graph.products import activations, weights_by_result
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.inference.loading import open_engine
@@ -225,12 +225,12 @@ def test_scales_per_token_are_taken_where_constants_lose_too_much(
     assert sorted(calls) == ["choose_scales"] * 2 + ["measure_ranges"] + ["quantize_with_feedback"] * 4
 
 
-@pytest.mark.parametrize("tokens", [scales_of._AT_ONCE, 1])
+@pytest.mark.parametrize("tokens", [measure._AT_ONCE, 1])
 def test_weights_are_rounded_by_the_gram_matrix_of_their_activation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: int
 ) -> None:
     """However many tokens are added to it at once."""
-    monkeypatch.setattr(scales_of, "_AT_ONCE", tokens)
+    monkeypatch.setattr(measure, "_AT_ONCE", tokens)
     save_graph(pooled(tmp_path), tmp_path / "model.onnx")
     model = ir.load(tmp_path / "model.onnx")
     calibration = calibrate(model, CALIBRATION, SessionOptions(), tmp_path, Reporter())
@@ -248,8 +248,8 @@ def test_tokens_of_long_sentences_are_thinned(tmp_path: Path, monkeypatch: pytes
     save_graph(pooled(tmp_path), tmp_path / "model.onnx")
     model = ir.load(tmp_path / "model.onnx")
     both = []
-    for tokens in (scales_of._TOKENS, sum(map(len, CALIBRATION.sentences)) // 4):
-        monkeypatch.setattr(scales_of, "_TOKENS", tokens)
+    for tokens in (measure._TOKENS, sum(map(len, CALIBRATION.sentences)) // 4):
+        monkeypatch.setattr(measure, "_TOKENS", tokens)
         ranges = measure_ranges(model, activations(model), CALIBRATION, SessionOptions(), tmp_path, Reporter())
         both.append([measured for _, measured in ranges])
     for whole, thin in zip(*both, strict=True):

@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 import numpy as np
 from whiten_export.graph.int8.rounding import quantize_with_feedback
-from whiten_export.graph.int8.scales import _Meter, choose_scales
+from whiten_export.graph.int8.measure import _Meter
+from whiten_export.graph.int8.scales import choose_scales
 generator = np.random.default_rng(0)
 meter = _Meter(Path(sys.argv[1]))
 for _ in range(3):

@@ -1,17 +1,23 @@
-"""Identify a network by what decides its numbers besides the weights: its config, and its own Python code that runs."""
+"""Say what follows from a network's config: what identifies it, its positions, and how many weights it has."""
 
 import hashlib
 import json
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import torch
+import transformers
+from torch import nn
 from transformers import dynamic_module_utils
 
 from whiten_export.sources.describe.checkpoint import Checkpoint
-from whiten_export.sources.describe.settings import read_settings
-from whiten_export.sources.describe.weights import ADAPTER_CONFIG
+from whiten_export.sources.describe.families import positions_before
+from whiten_export.sources.describe.files import ADAPTER_CONFIG, read_settings, split_repository
+from whiten_export.sources.load.network import UNUSED, network_class, quiet
+from whiten_export.sources.model import WeightCounts
 
 _OTHER_SETTINGS = frozenset(
     (
@@ -60,7 +66,7 @@ def network_sha256(checkpoint: Checkpoint, classes: Collection[str], first_posit
         **adapter,
         "config": config,
         "first_position": first_position,
-        "classes": {name: reference.rpartition("--")[2] for name, reference in code.items()},
+        "classes": {name: split_repository(reference)[1] for name, reference in code.items()},
         "code": sorted({hashlib.sha256(file.read_bytes()).hexdigest() for file in _files(checkpoint, code.values())}),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
@@ -96,10 +102,10 @@ def _files(checkpoint: Checkpoint, references: Collection[str]) -> Iterator[Path
     Files that are not there are left to transformers, which refuses to load the network.
     """
     for reference in references:
-        repository, _, place = reference.rpartition("--")
+        repository, place = split_repository(reference)
         file = f"{place.rpartition('.')[0]}.py"
         with suppress(OSError):
-            path = checkpoint.directory / file if not repository else _of_repository(checkpoint, repository, file)
+            path = checkpoint.directory / file if repository is None else _of_repository(checkpoint, repository, file)
             yield from (path, *map(Path, dynamic_module_utils.get_relative_import_files(path)))
 
 
@@ -109,3 +115,57 @@ def _of_repository(checkpoint: Checkpoint, repository: str, file: str) -> Path:
         repository, file, revision=checkpoint.code.get(repository), local_files_only=True
     )
     return Path(dynamic_module_utils.HF_MODULES_CACHE, copied)
+
+
+def empty_positions(config: Any, trust_remote_code: bool) -> int:
+    """Return the number of positions before that of the first token: those up to the padding id, where there is one."""
+    network = _without_weights("AutoModel", config, trust_remote_code)
+    if network is None:
+        return positions_before(config)
+    tables = (module for name, module in network.named_modules() if name.rpartition(".")[2] in _POSITION_TABLES)
+    learned = (table for table in tables if isinstance(getattr(table, "weight", None), nn.Parameter))
+    paddings = (getattr(table, "padding_idx", None) for table in learned)
+    return max((padding + 1 for padding in paddings if padding is not None), default=0)
+
+
+_POSITION_TABLES = ("position_embeddings", "embed_positions")
+"""Names that tables of learned positions have in networks."""
+
+
+def _without_weights(class_name: str, config: Any, trust_remote_code: bool) -> nn.Module | None:
+    """Return a network whose weights have shapes and no numbers; None for one that cannot be made so."""
+    factory = getattr(transformers, class_name)
+    options = {"trust_remote_code": trust_remote_code} if class_name.startswith("Auto") else {}
+    try:
+        with quiet(), torch.device("meta"):
+            network = getattr(factory, "from_config", factory)(deepcopy(config), **options)
+    except Exception:  # code of unknown networks; those that do not load at all are refused when their weights are
+        return None
+    assert isinstance(network, nn.Module)
+    return network
+
+
+_BLOCK = 12
+"""Weights of a block of a usual network over the square of its width: attention has 4, and what follows it 8."""
+
+
+def count_weights(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, highest: int) -> WeightCounts:
+    """Count the weights of a network by its config: all, and those without the blocks above a layer and without heads.
+
+    Where the network cannot be made, all blocks count as usual ones.
+    """
+    layers = config.num_hidden_layers
+    network = _without_weights(network_class(checkpoint, config), config, trust_remote_code)
+    if network is None:
+        table, block = config.vocab_size * config.hidden_size, _BLOCK * config.hidden_size**2
+        return WeightCounts(table + layers * block, table + highest * block)
+    stacks = [
+        f"{name}." for name, one in network.named_modules() if isinstance(one, nn.ModuleList) and len(one) == layers
+    ]
+    total = exported = 0
+    for name, parameter in network.named_parameters():
+        total += parameter.numel()
+        stack = next((stack for stack in stacks if name.startswith(stack)), None)  # the outer one comes first
+        if not UNUSED.search(name) and (stack is None or int(name.removeprefix(stack).split(".")[0]) < highest):
+            exported += parameter.numel()
+    return WeightCounts(total, exported)

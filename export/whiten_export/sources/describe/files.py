@@ -1,17 +1,35 @@
-"""Find the files that a network's weights are loaded from, as transformers, peft and sentence-transformers choose them.
+"""Read the files of a checkpoint: its settings, which weights are loaded, and which Python code comes with it.
 
-A folder may hold others beside them, such as weights of another precision, an older copy, or half a download.
+A folder may hold weights that are not loaded, such as those of another precision, an older copy, or half a download:
+these are chosen as transformers, peft and sentence-transformers choose them.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from whiten_export.sources.describe.settings import read_settings
 from whiten_runtime.bundle.graph import is_beside
 from whiten_runtime.errors import UsageError, WhitenError
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise WhitenError(f"{path}: cannot be read ({error}); copy the model again") from None
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read a JSON file of settings by name."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise WhitenError(f"{path}: holds a {type(content).__name__}; wanted settings by name")
+    return content
+
 
 NETWORK_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """Names of a network's whole weights, in the order in which transformers looks for them; an index of parts follows."""
@@ -85,3 +103,42 @@ def adapter_weights(folder: Path) -> Path | None:
 
 def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+_TOKENIZER = "AutoTokenizer"
+_NETWORK = ("AutoConfig", "AutoModel")
+
+_OTHER = "--"
+"""Separator between the id of a repository and the name of a class that lies there."""
+
+
+def network_code(directory: Path) -> dict[str, str]:
+    """Return the files of a folder's own config and network, such as "own.py" and "ORG/NAME--own.py", by class."""
+    return dict(_codes(directory / "config.json", _NETWORK))
+
+
+def tokenizer_code(directory: Path) -> dict[str, str]:
+    """Return the file of a folder's own tokenizer, by "AutoTokenizer"."""
+    return dict(_codes(directory / "tokenizer_config.json", (_TOKENIZER,)))
+
+
+def split_repository(file: str) -> tuple[str | None, str]:
+    """Return the repository in which a file of code lies, None for the checkpoint's own folder, and the file's name."""
+    repository, _, name = file.rpartition(_OTHER)
+    return repository or None, name
+
+
+def _codes(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield the names for which a file's `auto_map` has code, and the file of it."""
+    mapped = read_settings(path).get("auto_map") if path.is_file() else None
+    if isinstance(mapped, list):  # of a tokenizer, in older files
+        mapped = {_TOKENIZER: mapped}
+    for name, place in mapped.items() if isinstance(mapped, dict) else ():
+        if name in names and (reference := _reference(place)) is not None:
+            yield name, f"{reference.rpartition('.')[0]}.py"
+
+
+def _reference(place: Any) -> str | None:
+    """Return a class such as "modeling.Model"; that of a fast tokenizer goes before a slow one's, which comes first."""
+    places = place if isinstance(place, list) else [place]
+    return next((one for one in reversed(places) if isinstance(one, str) and "." in one), None)
