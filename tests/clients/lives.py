@@ -1,7 +1,8 @@
-"""Live with an adapter, in the environment of the frameworks: NAME STEP FOLDER, each step in a process of its own.
+"""Live with an adapter, in the environment of the frameworks: NAME STEPS FOLDER, with commas between steps.
 
 The folder has bundle `one`, with prompts for queries and documents, `two` of another space, and `texts.json`. Steps are
-`made`, `loaded`, `moved` (`one` is called `other` now) and `replaced` (`two` is at the place of `one`).
+`made`; `loaded`, in a process of its own; `refused` (`one` is gone, or `two` is in its place); and `moved` (`one` is
+called `other` now).
 """
 
 import copy
@@ -494,6 +495,7 @@ def moved(life: Life, folder: Path, texts: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    name, step, place = sys.argv[1:]
+    name, chosen, place = sys.argv[1:]
     steps = {one.__name__: one for one in (made, loaded, refused, moved)}
-    steps[step](LIVES[name](), Path(place), json.loads((Path(place) / "texts.json").read_text("utf-8")))
+    for step in chosen.split(","):
+        steps[step](LIVES[name](), Path(place), json.loads((Path(place) / "texts.json").read_text("utf-8")))

@@ -17,9 +17,13 @@ pytestmark = pytest.mark.slow
 
 EXPORTS = """
 import sys
+from pathlib import Path
+from support.traces import remembering
 from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
+from whiten_export.sources.load import pytorch
 model, corpus, out = sys.argv[1:]
+pytorch.trace = remembering(pytorch.trace, Path(out, "traces"))  # one for the three bundles of this processor
 export_bundle(Recipe(model, layers=(1, 4), whitening=None), f"{out}/plain")
 export_bundle(Recipe(model, layers=(1, 4), whitening=None, precision="int8"), f"{out}/int8")
 export_bundle(Recipe(model, layers=(0, 1), whitening="pca", corpus=(corpus,)), f"{out}/white")
@@ -38,6 +42,7 @@ def exported(
         folders[name] = tmp_path_factory.mktemp("exported")
         environment = os.environ | {"OPENBLAS_NUM_THREADS": str(threads), "WHITEN_THREADS": str(threads)}
         environment |= {} if core is None else {"OPENBLAS_CORETYPE": core}
+        environment["PYTHONPATH"] = str(Path(__file__).parents[1])
         done = python(EXPORTS, checkpoint("bert"), corpus_file, folders[name], env=environment)
         assert done.returncode == 0, done.stderr
     return folders

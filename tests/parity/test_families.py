@@ -20,7 +20,7 @@ from torch import nn
 from support.cli import ok
 from support.corpus import NASTY, sentences
 from support.families import FAMILIES, LAYERS, MAX_LENGTH, WIDTH
-from support.graphs import additions_before_norms, default_session, fused
+from support.graphs import WIDENED, additions_before_norms, default_session, fused
 from support.vectors import worst
 from whiten import Encoder, ParityError
 from whiten_export.graph.builder import HiddenStates, save_graph
@@ -48,7 +48,6 @@ from whiten_whitening.statistics import embed_float64
 
 TEXTS = ["", "a", *sentences(40), "word " * 100, *NASTY]
 CORPUS = sentences(800)
-WIDENED = 4  # at 32, the noise of 8 bits does not average out
 TRACED = (0, 1, LAYERS)
 UNTRIED = ("deberta-v2",)  # exported all the same, with a warning
 KINDS = ("bert", "albert", "deberta-v2", "t5", "modernbert", "llama")

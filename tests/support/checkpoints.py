@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from support.families import FAMILIES, MAX_LENGTH, Family
+from support.families import DECODERS, FAMILIES, MAX_LENGTH, Family
 
 if TYPE_CHECKING:
     import pytest
@@ -35,7 +35,7 @@ def save_checkpoint(family: str | Family, directory: Path, widened: int = 1, **c
     """
     import transformers
 
-    made = FAMILIES[family] if isinstance(family, str) else family
+    made = (FAMILIES | DECODERS)[family] if isinstance(family, str) else family
     directory.mkdir(parents=True, exist_ok=True)
     vocabulary = made.vocabulary(directory)
     if made.tokenizer_config is not None:

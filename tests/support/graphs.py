@@ -1,7 +1,7 @@
 """Small graphs of products, and runs as other programs do: by onnxruntime with its default options."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,11 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
-from whiten_export.graph.builder import constant
+from whiten_export.graph.builder import HiddenStates, constant
+
+WIDENED = 4
+"""Of the small networks whose graphs are tested, so that each is traced once. At 32, the noise of 8 bits does not
+average out."""
 
 WIDTH, INNER = 96, 64
 TOKENS = ", ".join(f"int64[batch_size, sequence_length] {name}" for name in ("input_ids", "attention_mask"))
@@ -24,6 +28,14 @@ def default_session(model: Path | bytes, optimized: Path | None = None) -> onnxr
         options.optimized_model_filepath = str(optimized)
     graph = model if isinstance(model, bytes) else str(model)
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+def traced_layers(checkpoint: Callable[..., Path], family: str, layers: Sequence[int]) -> HiddenStates:
+    """Trace layers of the small network of an architecture."""
+    from whiten_export.sources.describe.checkpoint import resolve
+    from whiten_export.sources.load.pytorch import PyTorchModel
+
+    return PyTorchModel(resolve(str(checkpoint(family, WIDENED))), False, "cpu").hidden_states(tuple(layers), "mean")
 
 
 def fused(model: Path, folder: Path) -> Counter[str]:

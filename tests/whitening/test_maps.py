@@ -49,7 +49,7 @@ def test_common_components_are_left_out_of_the_whitening() -> None:
         np.testing.assert_allclose(np.abs(got), np.abs(kept), atol=1e-8)
 
 
-@pytest.mark.parametrize("d", [384, 768])
+@pytest.mark.parametrize("d", [384, pytest.param(768, marks=pytest.mark.slow)])
 def test_each_method_satisfies_its_identity(d: int) -> None:
     """Kessy, Lewin & Strimmer (2018), section 3: cross-covariance Φ = cov(x̂, x), cross-correlation Ψ = Φ D⁻¹."""
     vectors = anisotropic(6 * d, d)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from support.bundles import copy_bundle, edit_manifest
 from support.cli import ok
 from support.families import FAMILIES, LAYERS, MAX_LENGTH
-from support.graphs import TOKENS, graph_of
+from support.graphs import TOKENS, WIDENED, graph_of
 from whiten import Encoder, UnsafeModelError, WhitenError
 from whiten_export.graph import fuse_cuda
-from whiten_export.graph.builder import HiddenStates, save_graph
+from whiten_export.graph.builder import save_graph
 from whiten_export.graph.float16 import halve_network
 from whiten_export.graph.fold_positions import PartialRun, fold_positions
 from whiten_export.graph.fuse_cuda import CONTRIB, MASKS, fuse_for_cuda
@@ -89,11 +89,10 @@ def check_normalisations(graph: ir.Model, path: Path) -> None:
 def test_fused_graph_of_each_family_gives_the_same_vectors(
     checkpoint: Callable[..., Path], family: str, tmp_path: Path
 ) -> None:
-    directory = str(checkpoint(family, 4))
+    directory = str(checkpoint(family, WIDENED))
     model = open_model(resolve(directory))
     width, random = model.record.hidden_size, np.random.default_rng(1)
-    hidden = model.hidden_states((0, 1, LAYERS), "mean")  # as in test_families, so that it is traced once
-    graph = pool_graph(HiddenStates(hidden.model, hidden.states[1:]), Composition((1, LAYERS)), width)
+    graph = pool_graph(model.hidden_states((1, LAYERS), "mean"), Composition((1, LAYERS)), width)
     set_head(graph, (random.normal(size=width), random.normal(size=(width, 8))), False)
     want = outputs(graph, tmp_path / "plain" / "model.onnx", model.vocab_size)
     graph = ir.load(tmp_path / "plain" / "model.onnx")
@@ -129,7 +128,7 @@ def test_one_row_of_positions_is_repeated_for_each_text(tmp_path: Path) -> None:
 def test_tokens_of_a_prompt_that_is_left_out_of_the_pooling_count_as_tokens(
     checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
-    directory = str(checkpoint("bert", 4))
+    directory = str(checkpoint("bert", WIDENED))
     model = open_model(resolve(directory))
     composition = Composition((LAYERS,), include_prompt=False)
     graph = pool_graph(model.hidden_states((LAYERS,), "mean"), composition, model.record.hidden_size)

@@ -9,20 +9,17 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
-from support.checkpoints import save_checkpoint
-from support.families import DECODERS, FAMILIES, LAYERS, MAX_LENGTH, WIDTH
-from support.graphs import default_session
+from support.families import LAYERS, MAX_LENGTH, WIDTH
+from support.graphs import WIDENED, default_session, traced_layers
 from whiten import Encoder
 from whiten_export.graph.attention import blocks
 from whiten_export.graph.attention.find import size_of
-from whiten_export.graph.builder import HiddenStates
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.head import pool_graph, set_head
 from whiten_export.graph.pooled_rows.compute import compute_pooled_rows
 from whiten_export.pipeline import export as pipeline
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.reference import Composition
-from whiten_export.sources.load import pytorch
 
 NETWORKS = [
     ("bert", "cls", 6),
@@ -32,7 +29,7 @@ NETWORKS = [
     ("modernbert", "cls", 5),
     ("gpt2", "last", 5),
     ("mistral", "last", 7),
-    ("qwen3", "last", 7),
+    pytest.param("qwen3", "last", 7, marks=pytest.mark.slow),
     ("gemma3_text", "cls", 7),
 ]
 """Architectures, poolings, and the products of the last layer but those of keys and values. Where one product gives
@@ -40,21 +37,14 @@ queries, keys and values, it is left out."""
 
 
 @pytest.fixture
-def traced(checkpoint: Callable[[str], Path], tmp_path: Path) -> Callable[[str, Sequence[int], str], ir.Model]:
+def traced(checkpoint: Callable[..., Path]) -> Callable[[str, Sequence[int], str], ir.Model]:
     """Return a function that pools layers of the small network of an architecture."""
 
     def trace(family: str, layers: Sequence[int], pooling: str) -> ir.Model:
-        import transformers
-
-        path = checkpoint(family) if family in FAMILIES else save_checkpoint(DECODERS[family], tmp_path)
-        network: Any = transformers.AutoModel.from_pretrained(path)
-        network = network.encoder if family == "t5" else network
-        network.set_attn_implementation("eager")
-        model = pytorch.trace(network.eval(), tuple(layers))
-        fold_positions(model, MAX_LENGTH)
-        states = HiddenStates(model, tuple(model.graph.outputs))
-        set_head(pool_graph(states, Composition(tuple(layers), pooling), WIDTH), None, True)
-        return model
+        states = traced_layers(checkpoint, family, layers)
+        fold_positions(states.model, MAX_LENGTH)
+        set_head(pool_graph(states, Composition(tuple(layers), pooling), WIDTH * WIDENED), None, True)
+        return states.model
 
     return trace
 
@@ -106,7 +96,11 @@ TEXTS = ["a", "a man has his son on his back", "word " * 60, "two words", "a run
 
 @pytest.mark.parametrize(
     ("family", "pooling", "precision"),
-    [("bert", "cls", "int8"), ("bert", "pooler", "fp32"), ("llama", "last", "int8")],
+    [
+        ("bert", "cls", "int8"),
+        ("bert", "pooler", "fp32"),
+        pytest.param("llama", "last", "int8", marks=pytest.mark.slow),
+    ],
 )
 def test_bundles_of_every_precision_have_the_same_vectors(
     family: str,

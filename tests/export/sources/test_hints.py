@@ -116,3 +116,24 @@ def test_adapters_below_a_network_are_named_as_left_out(checkpoint: Callable[[st
         put(folder, f"{name}/adapter_config.json")
     (note,) = resolve(str(folder)).notes
     assert note.startswith(f"{folder} has LoRA adapters, of which none is applied: a, b, c and 1 others. To export")
+
+
+def test_a_tokenizer_whose_texts_have_several_types_is_refused(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """As those of XLNet and Funnel: the graph takes all types as 0, while transformers passes these on."""
+    from transformers import AutoTokenizer
+
+    folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "m"))
+    AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
+    content = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 2}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]}},
+    }
+    write_json(folder / "tokenizer.json", content)
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "token_type_ids"]}
+    write_json(folder / "tokenizer_config.json", kind)
+    assert "gives tokens of one text the types [0, 2] (token_type_ids)" in refused("export", folder, *RAW, code=1)

@@ -23,6 +23,7 @@ def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenize
         ids: list[list[int]] = tokenizer(list(texts), truncation=True, max_length=max_length)["input_ids"]
         return ids
 
+    _check_types(checkpoint, tokenizer)
     pad_token_id = next(
         (number for number in (tokenizer.pad_token_id, tokenizer.eos_token_id) if number is not None), 0
     )
@@ -40,6 +41,16 @@ def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenize
         unknown_token_id=tokenizer.unk_token_id or 0,
         truncation_side=tokenizer.truncation_side,
     )
+
+
+def _check_types(checkpoint: Checkpoint, tokenizer: Any) -> None:
+    """Check that all tokens of a text have type 0, as in a graph; XLNet and Funnel give one the type 2."""
+    types = set(tokenizer("a").get("token_type_ids", ()))
+    if any(types):
+        raise WhitenError(
+            f"'{checkpoint.model}': its tokenizer gives tokens of one text the types {sorted(types)} (token_type_ids), "
+            "which is not supported: all would be 0, and vectors others"
+        )
 
 
 def _surplus_from(tokenizer: Any) -> int | None:

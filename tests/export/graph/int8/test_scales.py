@@ -194,8 +194,8 @@ def test_texts_fit_the_model(longest: int) -> None:
     assert any(len(set(text)) == 3 and len(text) >= longest / 5 for text in texts)
 
 
-def test_texts_to_compare_on_are_not_those_of_the_calibration(fresh_bundle: Path) -> None:
-    tokenizer = Tokenizer(fresh_bundle / "tokenizer.json", 32)
+def test_texts_to_compare_on_are_not_those_of_the_calibration(tiny_bundle: Path) -> None:
+    tokenizer = Tokenizer(tiny_bundle / "tokenizer.json", 32)
     vocabulary = Vocabulary.of(tokenizer, 1000, 512)
     assert vocabulary.longest == 32
     (ids,) = tokenizer.tokenize(["a"])
