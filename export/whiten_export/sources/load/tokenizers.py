@@ -45,7 +45,8 @@ def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenize
 
 def _check_types(checkpoint: Checkpoint, tokenizer: Any) -> None:
     """Check that all tokens of a text have type 0, as in a graph; XLNet and Funnel give one the type 2."""
-    types = set(tokenizer("a").get("token_type_ids", ()))
+    text = next(iter(tokenizer.all_special_tokens), "a")  # all that a vocabulary without words can read
+    types = set(tokenizer(text).get("token_type_ids", ()))
     if any(types):
         raise WhitenError(
             f"'{checkpoint.model}': its tokenizer gives tokens of one text the types {sorted(types)} (token_type_ids), "
