@@ -1,7 +1,7 @@
 """The small image: what this machine can check of it without a container.
 
 That the image builds and starts is checked by `.ci/images`. Its size is the sum of what can be measured here (the
-packages that the script installs, the bundle) and of what Debian states for the packages that the base image consists of.
+packages that the script installs, the bundle) and of what Debian states for the packages of the base image.
 """
 
 import json
