@@ -9,8 +9,8 @@ from sentence_transformers import SentenceTransformer
 
 from support.cli import ok
 from support.corpus import sentences
-from support.mpnet import mpnet
 from support.once import once
+from support.real_weights import real_weights
 from whiten import Encoder
 from whiten_runtime.bundle.manifest import read_manifest
 
@@ -21,10 +21,7 @@ TEXTS = [*sentences(60), "", "long " * 600, "Ünïcödé 日本 👩‍👧"]
 
 @pytest.fixture(scope="module")
 def model() -> Path:
-    try:
-        return mpnet()
-    except OSError as error:
-        pytest.skip(str(error))
+    return real_weights("all-mpnet-base-v2")
 
 
 @pytest.fixture(scope="module")
