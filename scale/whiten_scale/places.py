@@ -61,11 +61,6 @@ def _is_local(system: Any) -> bool:
     return "file" in _protocols(system)
 
 
-def is_on_disk(url: str) -> bool:
-    """Return whether a path or URL names a file on a disk of this machine, which is read fast."""
-    return _is_local(file_system(url)[0])
-
-
 @contextmanager
 def reaching(url: str, action: Literal["read", "written"] = "read") -> Iterator[None]:
     """Turn what a file system raises into one line that names the place; the block does nothing but call it."""

@@ -164,7 +164,7 @@ def list_inputs(inputs: Sequence[str], out: Folder) -> tuple[list[Entry], list[s
 
 
 def make_job(common: dict[str, Any], entries: Iterable[Entry], choice: ColumnChoice, per_shard: int) -> Job:
-    """Read all files once, of Parquet files the footers, and return their job; `common` has its other fields."""
+    """Read all files once, and return their job; `common` has its other fields."""
     with ThreadPoolExecutor(READERS, "whiten-plan") as executor:
         cuts = list(executor.map(partial(cut_file, choice=choice, per_shard=per_shard), entries))
     files = tuple(cut.file for cut in cuts)

@@ -23,7 +23,7 @@ from whiten_runtime.files.records import (
 from whiten_runtime.files.texts import Layout, read_layout, record_reader
 from whiten_scale.columns import JsonColumn, carried_value, cast_column, watched
 from whiten_scale.parquet import cut_rows, file_hash, row_reader
-from whiten_scale.places import Entry, is_on_disk, look_up, opened
+from whiten_scale.places import Entry, look_up, opened
 
 CHUNK_BYTES = 16 << 20
 """Bytes of records that are read at once, about: the memory that very long texts take."""
@@ -48,7 +48,7 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     size: int
     columns: tuple[str, ...] | None = None  # names in its header; None for lines that are texts, or JSON
     column: str | None = None  # column of the texts; None for lines that are texts
-    sha256: str  # of its records; of a Parquet file, of its footer, and on a disk of the columns that are read
+    sha256: str  # of its records; of a Parquet file, of its footer and the columns that are read
     url: str  # where it is now
     stamp: str  # ETag, or time of its last change
 
@@ -106,7 +106,7 @@ class CutFile(NamedTuple):
 
 
 def cut_file(entry: Entry, choice: ColumnChoice, per_shard: int) -> CutFile:
-    """Read a file, of a Parquet file the footer, and cut it; a compressed file is one piece, however long."""
+    """Read a file, of a Parquet file what is used of it, and cut it; a compressed file is one piece, however long."""
     pyarrow, _ = import_parquet()
     kind, compression = kind_of(entry.name) or ("txt", None)
     columns: tuple[str, ...] | None
@@ -120,7 +120,7 @@ def cut_file(entry: Entry, choice: ColumnChoice, per_shard: int) -> CutFile:
             names = [choose_column(name, schema.names, entry.url) for name in choice.carried]
             carried = pyarrow.schema([pyarrow.field(name, schema.field(name).type) for name in names])
             pieces = [Piece(0, start, end, start + 1, end - start) for start, end in cut_rows(file, per_shard)]
-            digest = file_hash(stream, file, {column, *names} if is_on_disk(entry.url) else ())
+            digest = file_hash(stream, file, {column, *names})
     else:
         with opened(entry.url) as raw, content_of(raw, entry.url, compression) as content:
             layout, records = read_layout(content, entry.url, kind, choice.column, choice.carried)
