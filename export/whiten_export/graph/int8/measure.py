@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from whiten_export.graph.attention.find import value_product
 from whiten_export.graph.builder import save_with_outputs
-from whiten_export.graph.int8.rounding import TINY
+from whiten_export.graph.int8.rounding import TINY, spread
 from whiten_export.graph.products import bias_of
 from whiten_runtime.inference.batching import pad_batch, plan_batches
 from whiten_runtime.ort.session import SessionOptions, create_session
@@ -143,16 +143,16 @@ class _Meter:
         levels = np.rint(some / self._steps)
         fits = np.abs(levels).max(initial=0) <= np.iinfo(np.int16).max
         self._append("levels", levels.astype(np.int16 if fits else np.float32))
-        self._append("rows", some[_spread(len(some), min(_ROWS, len(some)))])
+        self._append("rows", some[spread(len(some), min(_ROWS, len(some)))])
 
     def add_far(self, tokens: Float32Array, lengths: NDArray[np.int64]) -> None:
         """Add a few tokens of each text of a batch."""
         if len(tokens) == lengths.sum():
             starts = np.cumsum(lengths) - lengths
-            rows = [start + _spread(length, FAR_ROWS) for start, length in zip(starts, lengths, strict=True)]
+            rows = [start + spread(length, FAR_ROWS) for start, length in zip(starts, lengths, strict=True)]
             self._append("far", tokens[np.concatenate(rows)])
         else:  # an activation that is not of tokens, as of relative positions
-            self._append("far", tokens[_spread(len(tokens), FAR_ROWS * len(lengths))])
+            self._append("far", tokens[spread(len(tokens), FAR_ROWS * len(lengths))])
 
     def result(self) -> Range:
         """Return what was measured, and remove the files."""
@@ -186,8 +186,3 @@ def _steps(tokens: Float32Array) -> Float64Array:
     magnitude = np.abs(tokens).max(axis=0).astype(np.float64)
     magnitude = np.maximum(magnitude, max(FAINT_SHARE * float(magnitude.max()), TINY))
     return np.asarray(np.exp2(np.floor(np.log2(magnitude))) / _LEVELS_OF_CHANNEL)
-
-
-def _spread(count: int, wanted: int) -> NDArray[np.intp]:
-    """Return indices of `wanted` of `count` rows, from the first to the last."""
-    return np.linspace(0, count - 1, wanted).round().astype(np.intp)

@@ -86,7 +86,7 @@ def expected_losses(
     """
     some = gram
     if len(gram) > _CHANNELS:
-        picked = np.linspace(0, len(gram) - 1, _CHANNELS).round().astype(np.intp)
+        picked = spread(len(gram), _CHANNELS)
         some = gram[np.ix_(picked, picked)]
     levels = np.asarray([np.square(_largest(weight), dtype=np.float64).sum() for weight in weights]) / 12
     remainder = np.square(np.diag(_factor(some))).sum() * (len(gram) / len(some))
@@ -144,3 +144,8 @@ def _factor(gram: NDArray[np.floating]) -> NDArray[np.float64]:
     damped = np.array(gram, np.float64)[::-1, ::-1]
     np.fill_diagonal(damped, np.diag(damped) + _DAMPING * np.trace(damped) / len(damped) + TINY)
     return np.ascontiguousarray(cholesky(damped)[::-1, ::-1])
+
+
+def spread(count: int, wanted: int) -> NDArray[np.intp]:
+    """Return indices of `wanted` of `count` rows, from the first to the last."""
+    return np.linspace(0, count - 1, wanted).round().astype(np.intp)

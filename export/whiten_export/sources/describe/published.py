@@ -63,7 +63,7 @@ TEXT_OF_CLIP = (
     "save its network of texts alone, CLIPTextModel.from_pretrained(MODEL).save_pretrained(FOLDER) of transformers, "
     "and export that folder; a bundle has no projection, so its vectors are not those that CLIP compares with images"
 )
-"""What to do with CLIP, which embeds images too."""
+"""Says what to do with CLIP, which embeds images too."""
 
 _OF_2019 = ("BERT", "RoBERTa", "DistilBERT", "ALBERT", "XLMRoBERTa", "XLNet", "CamemBERT", "T5")
 """Modules of sentence-transformers before 0.3, all of which became Transformer."""

@@ -161,6 +161,6 @@ def tokenizer_sha256(content: str) -> str:
 
 def _without_unset(value: Any) -> Any:
     if isinstance(value, dict):
-        given = {name: inner for name, inner in value.items() if inner is not None and inner is not False}
-        return {name: _without_unset(inner) for name, inner in given.items()}
+        settings = {name: inner for name, inner in value.items() if inner is not None and inner is not False}
+        return {name: _without_unset(inner) for name, inner in settings.items()}
     return [_without_unset(inner) for inner in value] if isinstance(value, list) else value
