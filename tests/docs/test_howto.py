@@ -1,8 +1,9 @@
 """Run the commands of the README and of each page as they are written there, and compare what they print.
 
 One shell runs the commands of a page. Names of the model hub lead to small random checkpoints in a cache of the hub;
-`minilm` is the real model. Figures that are printed may be others than on the page, words may not. One thing is
-changed: ports, so that tests can run side by side.
+`minilm` is the real model. Figures that are printed may be others than on the page, words may not. Two things are
+changed: ports, so that tests can run side by side; and `whiten`, `whiten-export` and `python` are forks of a process
+that has imported torch already, except for the README.
 """
 
 import os
@@ -21,11 +22,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.once import once
+from support.forking import Programs
+from support.once import once, shared_folder
 from whiten_runtime.ort.doctor import diagnose
 from whiten_runtime.ort.providers import CUDA_PROVIDER
 
 ROOT = Path(__file__).parents[2]
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 PORT = re.compile(r"\b80[08]0\b")
 NO_REGISTRY = re.compile(r"npm (?:error|ERR!) (?:code )?(?:ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ENETUNREACH|ETIMEDOUT)\b")
 """What npm prints where its registry is out of reach."""
@@ -96,8 +99,7 @@ def run_fences(
     scratch.mkdir(parents=True, exist_ok=True)
     script, output = scratch / "script", scratch / "output"
     script.write_text(_script(fences, scratch), "utf-8")
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"} | dict(variables)
+    environment = os.environ | {"PATH": PATH, "PYTHONUNBUFFERED": "1"} | dict(variables)
     with output.open("w") as sink:
         process = subprocess.Popen(
             ["bash", "-euo", "pipefail", str(script)],
@@ -172,10 +174,29 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return made
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of caches, which every page finds empty."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def programs(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    """Start programs in forks, which have the variables of a page."""
+    started = Programs(home / "programs", shared_folder(tmp_path_factory) / "traces", environment(home))
+    yield started
+    started.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", pages_with_commands())
 def test_commands_work_as_they_are_written(
-    name: str, page_of: Callable[[str], Any], bundles: Callable[[str], Path], tmp_path: Path
+    name: str,
+    page_of: Callable[[str], Any],
+    bundles: Callable[[str], Path],
+    home: Path,
+    programs: Programs,
+    tmp_path: Path,
 ) -> None:
     if name == "howto/gpu" and any(check.name == CUDA_PROVIDER and check.works for check in diagnose().providers):
         pytest.skip("the guide shows what is printed where CUDA does not work")
@@ -183,16 +204,19 @@ def test_commands_work_as_they_are_written(
     for program in page.programs:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
-    folder, hub = tmp_path / "folder", tmp_path / "hub"
+    folder, hub = tmp_path / "folder", home / "hub"
     (folder / "bundles").mkdir(parents=True)
-    hub.mkdir()
+    for cache in (hub, home / "cache"):
+        shutil.rmtree(cache, ignore_errors=True)
+        cache.mkdir()
     if page.write is not None:
         page.write(folder, hub)
     for bundle in page.bundles:
         (folder / "bundles" / bundle).symlink_to(bundles(bundle))
     fences = fences_of((ROOT / "docs" / f"{name}.md").read_text("utf-8"))
     commands = on_free_ports([without_installation(fence) for fence in commands_of(fences)])
-    code, printed = run_fences(commands, folder, tmp_path / "shell", environment(hub, tmp_path))
+    variables = environment(home) | {"PATH": f"{programs.path}{os.pathsep}{PATH}"}
+    code, printed = run_fences(commands, folder, tmp_path / "shell", variables)
     if code and NO_REGISTRY.search(printed[-1]):
         pytest.skip("npm's registry is out of reach")
     assert code == 0, f"{commands[len(printed) - 1].content}\n{printed[-1][-3000:]}"
@@ -201,15 +225,15 @@ def test_commands_work_as_they_are_written(
         assert missing == [], f"after\n{commands[index].content}\nwas printed\n{printed[index]}"
 
 
-def environment(hub: Path, scratch: Path) -> dict[str, str]:
-    """Return the variables that lead to a cache of the hub, and away from this machine's own settings."""
+def environment(home: Path) -> dict[str, str]:
+    """Return the variables that lead to caches in a folder, and away from this machine's own settings."""
     path = os.pathsep.join(
         str(ROOT / home) for home in ("models", "export", "runtime", "whitening", "evaluation", "serving", "scale")
     )
     return {
-        "HF_HUB_CACHE": str(hub),
+        "HF_HUB_CACHE": str(home / "hub"),
         "HF_HUB_OFFLINE": "1",
-        "XDG_CACHE_HOME": str(scratch / "cache"),
+        "XDG_CACHE_HOME": str(home / "cache"),
         "ONNXRUNTIME_NODE_INSTALL": "skip",
         "PYTHONPATH": path,
     }
