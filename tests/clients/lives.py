@@ -1,16 +1,21 @@
-"""Live with an adapter, in the environment of the frameworks: NAME STEPS FOLDER, with commas between steps.
+"""Live with an adapter, in the environment of the frameworks: NAME FOLDER, with steps as lines of standard input.
 
 The folder has bundle `one`, with prompts for queries and documents, `two` of another space, and `texts.json`. Steps are
-`made`; `loaded`, in a process of its own; `refused` (`one` is gone, or `two` is in its place); and `moved` (`one` is
-called `other` now).
+`made`; `loaded`; `refused` (`one` is gone, or `two` is in its place); and `moved` (`one` is called `other` now). Those
+of a line, with commas between them, run in a process of its own, which is forked when no more than the framework has
+been imported. A line "ended CODE" follows what it printed.
 """
 
+import atexit
 import copy
 import json
 import multiprocessing
+import os
 import pickle
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -494,8 +499,30 @@ def moved(life: Life, folder: Path, texts: list[str]) -> None:
     check(life, life.load_from(folder, folder / "other"), folder / "other", texts)
 
 
+STEPS = {step.__name__: step for step in (made, loaded, refused, moved)}
+
+
+def live(life: Life, steps: Sequence[str], folder: Path) -> int:
+    """Take steps; return an exit code."""
+    try:
+        for step in steps:
+            STEPS[step](life, folder, json.loads((folder / "texts.json").read_text("utf-8")))
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    name, chosen, place = sys.argv[1:]
-    steps = {one.__name__: one for one in (made, loaded, refused, moved)}
-    for step in chosen.split(","):
-        steps[step](LIVES[name](), Path(place), json.loads((Path(place) / "texts.json").read_text("utf-8")))
+    name, place = sys.argv[1:]
+    import_module(f"whiten.integrations.{name}")
+    for line in sys.stdin:
+        process = os.fork()
+        if process == 0:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            code = live(LIVES[name](), line.strip().split(","), Path(place))
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            os._exit(code)  # without what waits for threads of the process that it was forked from
+        _, status = os.waitpid(process, 0)
+        print("ended", os.waitstatus_to_exitcode(status), flush=True)

@@ -4,7 +4,10 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -57,17 +60,27 @@ def test_the_life_of_an_adapter(name: str, folder: Path) -> None:
     python = installed_environment(environment[0], HERE / environment[1])
     settings = {"PYTHONPATH": WITH_WHITEN, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
-    def live(step: str) -> str:
-        done = subprocess.run(
-            [python, HERE / "lives.py", name, step, folder],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | settings,
-        )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-        return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+    command = [python, HERE / "lives.py", name, folder]
+    with (
+        (folder / "log").open("w") as log,
+        subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=log, text=True, env=os.environ | settings) as process,
+    ):
+        check_life(name, folder, partial(live, process, folder / "log"))
 
+
+def live(process: "subprocess.Popen[str]", log: Path, steps: str) -> str:
+    """Take steps in a process of their own, and return the last line that it printed."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    print(steps, file=process.stdin, flush=True)
+    printed = []
+    while (line := process.stdout.readline()) and not line.startswith("ended "):
+        printed.append(line.strip())
+    assert line == "ended 0\n", "\n".join(printed)[-2000:] + log.read_text()[-4000:]
+    return printed[-1] if printed else ""
+
+
+def check_life(name: str, folder: Path, live: Callable[[str], str]) -> None:
     live("made")
     live("loaded")
     with Encoder(folder / "one") as one, Encoder(folder / "two") as two:
