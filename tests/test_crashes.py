@@ -6,8 +6,8 @@ A folder is replaced by one exchange of names, or by two renames where the syste
 import errno
 import os
 import signal
-import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,8 +69,8 @@ WRITERS: dict[str, tuple[Callable[[Path], None], dict[str, bytes], dict[str, byt
 }
 
 
-def child(folder: str, kind: str, at: str, error: str) -> None:
-    """Write, end or fail at the call of a number, and print the number of calls."""
+def write(folder: str, kind: str, at: int, error: int) -> str:
+    """Write, end or fail at the call of a number, and return the number of calls."""
     count = 0
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -82,24 +82,36 @@ def child(folder: str, kind: str, at: str, error: str) -> None:
         if path.startswith("/") and not path.startswith(folder):
             return
         count += 1
-        if count == int(at):
-            if not int(error):
+        if count == at:
+            if not error:
                 os.kill(os.getpid(), signal.SIGKILL)
             if event != "half written":
-                raise OSError(int(error), os.strerror(int(error)), path)
+                raise OSError(error, os.strerror(error), path)
             os.dup2(os.open("/dev/full", os.O_WRONLY), arguments[1])
 
     sys.addaudithook(hook)
-    try:
-        WRITERS[kind][0](Path(folder))
-    except WhitenError as problem:
-        sys.exit(f"error: {problem}")
-    print(count)
+    WRITERS[kind][0](Path(folder))
+    return str(count)
 
 
-def run(folder: Path, kind: str, at: int = 0, error: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, __file__, str(folder), kind, str(at), str(error)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def run(folder: Path, kind: str, at: int = 0, error: int = 0) -> tuple[int, str]:
+    """Write in a fork of this process; return its exit code, and the number of calls or the error."""
+    log = folder.with_name(f"{folder.name}.log")
+    process = os.fork()
+    if process == 0:
+        code = 2
+        with log.open("w") as file:
+            try:
+                file.write(write(str(folder), kind, at, error))
+                code = 0
+            except WhitenError as problem:
+                file.write(str(problem))
+                code = 1
+            except BaseException:
+                traceback.print_exc(file=file)
+        os._exit(code)
+    _, status = os.waitpid(process, 0)
+    return os.waitstatus_to_exitcode(status), log.read_text()
 
 
 def prepare(folder: Path, kind: str) -> Path:
@@ -119,28 +131,23 @@ def test_the_old_output_or_the_new_one_is_whole_after_a_fault_at_any_call(
     _, old, new = WRITERS[kind]
     (tmp_path / "0").mkdir()
     prepare(tmp_path / "0", kind)
-    calls = int(run(tmp_path / "0", kind).stdout)
+    calls = int(run(tmp_path / "0", kind)[1])
     assert calls >= 3
     for at in range(1, calls + 1):
         folder = tmp_path / str(at)
         folder.mkdir()
         out = prepare(folder, kind)
-        done = run(folder, kind, at, error)
+        code, printed = run(folder, kind, at, error)
         if error:
-            assert done.returncode in (0, 1), done.stderr
-            assert done.returncode == 0 or (done.stderr.count("\n") == 1 and str(out) in done.stderr), done.stderr
+            assert code == 0 or (code == 1 and "\n" not in printed and str(out) in printed), printed
         else:
-            assert done.returncode == -signal.SIGKILL, f"call {at} of {calls}"
+            assert code == -signal.SIGKILL, f"call {at} of {calls}"
         found = content(out)
         if not found:  # between two renames the old folder has another name, until the next writer gives it its own
             assert kind == "folder, two renames"
             staging.check_place(out, replace=True)
             found = content(out)
         assert found in (old, new), f"call {at} of {calls}"
-        assert run(folder, kind).returncode == 0
+        assert run(folder, kind)[0] == 0
         assert content(out) == new
         assert [path.name for path in folder.iterdir()] == ["out"], f"call {at} of {calls}"
-
-
-if __name__ == "__main__":
-    child(*sys.argv[1:])
