@@ -29,7 +29,7 @@ from whiten_runtime.ort.providers import CUDA_PROVIDER
 
 ROOT = Path(__file__).parents[2]
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-PORT = re.compile(r"\b80[08]0\b")
+PORT = re.compile(r"(?:(?<=:)|(?<=--port )|(?<=--listen ))80[08]0\b")
 NO_REGISTRY = re.compile(r"npm (?:error|ERR!) (?:code )?(?:ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ENETUNREACH|ETIMEDOUT)\b")
 """What npm prints where its registry is out of reach."""
 
