@@ -28,7 +28,9 @@ Trace = Callable[[nn.Module, tuple[int, ...]], ir.Model]
 SMALL = 2**24
 """Bytes of the weights of a network whose trace is kept for later sessions."""
 
-WEEK = 7 * 24 * 3600.0
+OLD = 2 * 24 * 3600.0
+"""Seconds after which traces of other packages and sources are removed."""
+
 PACKAGES = ("numpy", "onnx", "onnx-ir", "onnxscript", "torch", "transformers")
 """What decides what is traced, besides the project's sources."""
 
@@ -63,7 +65,7 @@ def remembering(trace: Trace, folder: Path, kept: Path | None = None) -> Trace:
 
 @cache
 def kept_traces() -> Path:
-    """Return the folder that is kept for these versions of packages and sources; remove others that are a week old."""
+    """Return the folder that is kept for these versions of packages and sources; remove old ones of others."""
     home = CACHE / "traces"
     digest = hashlib.sha256(repr((sys.version, [version(name) for name in PACKAGES])).encode())
     for path in _sources():
@@ -71,7 +73,7 @@ def kept_traces() -> Path:
     folder = home / digest.hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     for other in home.iterdir():
-        if other != folder and other.stat().st_mtime < time.time() - WEEK:
+        if other != folder and other.stat().st_mtime < time.time() - OLD:
             shutil.rmtree(other, ignore_errors=True)
     return folder
 
