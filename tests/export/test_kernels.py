@@ -2,13 +2,13 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from support.checkpoints import save_checkpoint
 from support.cli import python
 from support.corpus import sentences
 from whiten import Encoder
@@ -24,8 +24,8 @@ from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources.load import pytorch
 model, corpus, out = sys.argv[1:]
 pytorch.trace = remembering(pytorch.trace, Path(out, "traces"))  # one for the three bundles of this processor
-export_bundle(Recipe(model, layers=(1, 4), whitening=None), f"{out}/plain")
-export_bundle(Recipe(model, layers=(1, 4), whitening=None, precision="int8"), f"{out}/int8")
+export_bundle(Recipe(model, layers=(1, 2), whitening=None), f"{out}/plain")
+export_bundle(Recipe(model, layers=(1, 2), whitening=None, precision="int8"), f"{out}/int8")
 export_bundle(Recipe(model, layers=(0, 1), whitening="pca", corpus=(corpus,)), f"{out}/white")
 """
 PROCESSORS = {"default": (None, 2), "one thread": (None, 1), "AVX2": ("Haswell", 2), "SSE3": ("Prescott", 1)}
@@ -33,17 +33,16 @@ PROCESSORS = {"default": (None, 2), "one thread": (None, 1), "AVX2": ("Haswell",
 
 
 @pytest.fixture(scope="module")
-def exported(
-    checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Path]:
+def exported(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders with the bundles of each processor."""
+    checkpoint = save_checkpoint("bert", tmp_path_factory.mktemp("checkpoint"), num_hidden_layers=2)
     folders = {}
     for name, (core, threads) in PROCESSORS.items():
         folders[name] = tmp_path_factory.mktemp("exported")
         environment = os.environ | {"OPENBLAS_NUM_THREADS": str(threads), "WHITEN_THREADS": str(threads)}
         environment |= {} if core is None else {"OPENBLAS_CORETYPE": core}
         environment["PYTHONPATH"] = str(Path(__file__).parents[1])
-        done = python(EXPORTS, checkpoint("bert"), corpus_file, folders[name], env=environment)
+        done = python(EXPORTS, checkpoint, corpus_file, folders[name], env=environment)
         assert done.returncode == 0, done.stderr
     return folders
 

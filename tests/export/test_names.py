@@ -82,7 +82,7 @@ def test_word_vectors_are_read_from_their_archive(snapshot: Callable[[str], Path
 
 BERT, LLAMA, ROBERTA = FAMILIES["bert"], FAMILIES["llama"], FAMILIES["roberta"]
 BLOCKS = {"attention_type": "block_sparse", "block_size": 4, "num_random_blocks": 1, "max_position_embeddings": 28}
-WINDOWS = {"attention_window": [8] * 4, "sep_token_id": 2}
+WINDOWS = {"attention_window": [8] * 2, "sep_token_id": 2}
 NTK = {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}
 
 RUN = """
@@ -99,11 +99,13 @@ for folder in sys.argv[1:]:
 
 
 def of_kind(family: Family, model_type: str, folder: Path, **changes: object) -> Path:
-    """Write a checkpoint of another architecture with a family's tokenizer and sizes."""
+    """Write a checkpoint of two layers of another architecture with a family's tokenizer and sizes."""
     settings = dict(family.tokenizer_config or {})
     if family is BERT:  # transformers would look for the files of the other architecture's tokenizer
         settings["tokenizer_class"] = "BertTokenizer"
-    made = Family(model_type, family.vocabulary, {**family.config, **changes}, family.ids, settings)
+    made = Family(
+        model_type, family.vocabulary, {**family.config, "num_hidden_layers": 2, **changes}, family.ids, settings
+    )
     return save_checkpoint(made, folder)
 
 
