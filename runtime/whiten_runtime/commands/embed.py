@@ -13,7 +13,6 @@ from whiten_runtime.commands.console import (
     command,
     counted,
     device_option,
-    drawn_bar,
     echo,
     force_option,
     given_text,
@@ -24,6 +23,7 @@ from whiten_runtime.commands.console import (
     warn,
 )
 from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.progress import drawn_bar
 from whiten_runtime.errors import DataError, NoVectorError, UsageError
 from whiten_runtime.ort.providers import Provider
 
