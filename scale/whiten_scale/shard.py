@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from whiten_runtime.errors import DataError, NoVectorError, UsageError
 from whiten_runtime.files.parquet import import_parquet
 from whiten_runtime.files.vector_metadata import KEY, SPACE_KEY, VectorMetadata
-from whiten_runtime.opened.encoder import Encoder, embedder_of
+from whiten_runtime.opened.encoder import Encoder
+from whiten_runtime.opened.model import embedder_of
 from whiten_runtime.opened.opening import encode_options
 from whiten_scale.places import Folder, opened
 from whiten_scale.plan import READERS, Job

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from whiten_runtime.errors import checked_texts
 from whiten_runtime.inference.embedder import DifferentTexts
 from whiten_runtime.inference.options import QueuedArguments
-from whiten_runtime.opened.encoder import Encoder, embedder_of
+from whiten_runtime.opened.encoder import Encoder
+from whiten_runtime.opened.model import embedder_of
 from whiten_runtime.opened.opening import encode_options
 from whiten_serving.requests import Request
 from whiten_serving.scheduler import Scheduler

@@ -15,7 +15,8 @@ from whiten_runtime.bundle.manifest import bundle_hash
 from whiten_runtime.bundle.parity import Agreement
 from whiten_runtime.errors import ProviderError, WhitenError
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.opened.encoder import Encoder, embedder_of
+from whiten_runtime.opened.encoder import Encoder
+from whiten_runtime.opened.model import embedder_of
 from whiten_runtime.opened.opening import proof_of
 from whiten_runtime.ort.providers import parse_provider
 from whiten_serving.arguments import ModelChoice

@@ -1,34 +1,27 @@
 """Queue requests, and compute their texts in batches on threads: `Scheduler`."""
 
 import atexit
-import copy
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Condition, RLock, Thread, current_thread
-from typing import Any
 from weakref import WeakSet
 
-import numpy as np
-from numpy.typing import NDArray
-
-from whiten_runtime.errors import NOT_FINITE, ClosedError, NoVectorError, RunError, one_line
+from whiten_runtime.errors import ClosedError
 from whiten_runtime.inference.engine import Engine
-from whiten_runtime.inference.vectors import rows_not_finite
 from whiten_serving.admission import Limits
+from whiten_serving.outcomes import Outcomes
 from whiten_serving.queue import Queue
 from whiten_serving.requests import (
     Batch,
-    BatcherCounters,
     BatcherStats,
     DeadlineExceededError,
     ModelStats,
     OverloadedError,
     Request,
     TooManyTokensError,
-    count,
 )
 
 _log = logging.getLogger("whiten.serving")
@@ -54,11 +47,10 @@ class Scheduler:
         self.on_batch: Callable[[Batch], object] = lambda batch: None  # called in a lane with each computed batch
         self._process = os.getpid()
         lock = RLock()
-        self._changed, self._outcome = Condition(lock), Condition(lock)  # for lanes; for those who wait for an end
+        self._changed = Condition(lock)  # for lanes
         self._threads: list[Thread] = []
         self._queue = Queue()
-        self._counters = BatcherCounters()
-        self._open: set[Request] = set()  # requests of whose outcome nobody was told
+        self._outcomes = Outcomes(lock, self._queue)
         self._ended: WeakSet[Engine] = WeakSet()
         self._busy = self._asleep = 0  # lanes that compute; lanes that sleep and that nobody has woken
         self._began: dict[int, float] = {}  # when each batch began that runs, by its id
@@ -87,7 +79,7 @@ class Scheduler:
                 try:
                     self.limits.check_wait(self._queue, client)
                 except OverloadedError:
-                    self._counters.rejected += 1
+                    self._outcomes.counters.rejected += 1
                     raise
 
     def submit(self, request: Request, wake: bool = True) -> None:
@@ -99,13 +91,13 @@ class Scheduler:
             try:
                 self.limits.check(self._queue, request, now)
             except (OverloadedError, TooManyTokensError):
-                self._counters.rejected += 1
+                self._outcomes.counters.rejected += 1
                 raise
             if len(self._threads) < self.lanes:
                 self._start_lanes()
             request.submitted = now
             self._queue.add(request)
-            self._open.add(request)
+            self._outcomes.open.add(request)
             if wake:
                 self._wake()
 
@@ -137,7 +129,7 @@ class Scheduler:
                 taken = self._start(ended)
             else:
                 self._wake()
-        self._tell(ended)
+        self._outcomes.tell(ended)
         if taken is not None:
             self._run(*taken)
 
@@ -152,9 +144,9 @@ class Scheduler:
         if not request.finished and self._process == os.getpid():
             with self._changed:
                 if not request.finished and request.submitted:
-                    self._counters.cancelled += request.queued_tokens > 0
-                    self._set_outcome(request)
-                    self._forget([request])
+                    self._outcomes.counters.cancelled += request.queued_tokens > 0
+                    self._outcomes.set(request)
+                    self._outcomes.forget([request])
 
     def stats(self) -> BatcherStats:
         """Return what waits and runs now, and what was done so far."""
@@ -163,7 +155,7 @@ class Scheduler:
             queue, now = self._queue, time.monotonic()
             oldest = max((now - began for began in self._began.values()), default=0.0)
             waiting = queue.requests, queue.tokens, queue.seconds / self.lanes
-            return BatcherStats(self.lanes, self._busy, *waiting, oldest, replace(self._counters))
+            return BatcherStats(self.lanes, self._busy, *waiting, oldest, replace(self._outcomes.counters))
 
     def stats_of(self, runner: Engine) -> ModelStats:
         """Return what waits of one model now, and at which rate its batches are computed."""
@@ -188,10 +180,10 @@ class Scheduler:
             return
         with self._changed:
             self._closed = True
-            left = list(self._open)
+            left = list(self._outcomes.open)
             self._changed.notify_all()
         if not wait:
-            self._fail([request for request in left if request.queued_tokens], ClosedError(_CLOSED))
+            self._outcomes.fail([request for request in left if request.queued_tokens], ClosedError(_CLOSED))
         for lane in {*self._threads} - {current_thread()}:
             lane.join()
 
@@ -207,12 +199,11 @@ class Scheduler:
             return
         with self._changed:
             self._ended.add(runner)
-            left = [request for request in self._open if request.runner is runner]
+            left = self._outcomes.of(runner)
         if not wait:
-            self._fail([request for request in left if request.queued_tokens], ClosedError(_CLOSED))
+            self._outcomes.fail([request for request in left if request.queued_tokens], ClosedError(_CLOSED))
         if current_thread() not in self._threads:
-            with self._changed:
-                self._outcome.wait_for(lambda: self._open.isdisjoint(left))
+            self._outcomes.wait_for(left)
 
     def _work(self) -> None:
         """Compute batches until the scheduler is closed."""
@@ -222,7 +213,7 @@ class Scheduler:
             except Exception as error:  # such as a second lack of memory: nothing was taken, so another try is safe
                 _log.exception("no batch could be taken")
                 if self._closed:
-                    self._fail(list(self._open), error)
+                    self._outcomes.fail(list(self._outcomes.open), error)
                     return
                 time.sleep(_PAUSE)
                 continue
@@ -234,10 +225,10 @@ class Scheduler:
         """Compute a batch, give its texts an outcome, and note how long it took."""
         start, computed = time.perf_counter(), False
         try:
-            computed = self._compute(batch, alone)
+            computed = self._outcomes.compute(batch, alone, self.on_batch)
         except Exception as error:  # nobody may wait for ever, whatever went wrong
             _log.exception("a batch failed")
-            self._fail(batch.parts, error)
+            self._outcomes.fail(batch.parts, error)
         seconds = time.perf_counter() - start
         share = max(1, self.lanes / batch.runner.schedule.workers)  # of all lanes, where this model can use fewer
         with self._changed:
@@ -256,7 +247,7 @@ class Scheduler:
                         return None
                     self._asleep += 1
                     self._changed.wait()
-            self._tell(ended)
+            self._outcomes.tell(ended)
             if taken is not None:
                 return taken
 
@@ -284,98 +275,14 @@ class Scheduler:
             _log.exception("no batch could be formed")
             if (first := self._queue.first()) is not None:
                 ended.append(first)
-                self._set_outcome(first, reason)
+                self._outcomes.set(first, reason)
             return None
         finally:
             for request in late:
                 ended.append(request)
-                self._counters.expired += 1
+                self._outcomes.counters.expired += 1
                 seconds = request.deadline - request.submitted
-                self._set_outcome(request, DeadlineExceededError(f"not computed within {seconds:.1f} s"))
-
-    def _compute(self, batch: Batch, alone: bool) -> bool:
-        """Compute a batch, or its texts one by one if it fails; return whether it did not fail."""
-        try:
-            vectors = batch.run(alone)
-        except Exception as error:
-            if batch.texts == 1:
-                ((request, (index,)),) = batch.parts.items()
-                self._fail([request], error.moved(index) if isinstance(error, NoVectorError) else error)
-                return False
-            for request, indices in batch.parts.items():  # a text must not fail the requests that share its batch
-                for index in indices:
-                    if not request.finished:
-                        self._compute(Batch.of([(request, index)]), alone)
-            return False
-        self._deliver(batch, vectors)
-        _call(self.on_batch, batch)
-        return True
-
-    def _deliver(self, batch: Batch, vectors: NDArray[np.float32]) -> None:
-        """Give vectors to their requests, and tell the callers of those that are complete."""
-        bad = rows_not_finite(vectors)
-        finished, end = list[Request](), 0
-        try:
-            with self._changed:
-                count(batch, self._counters)
-                for request, indices in batch.parts.items():
-                    start, end = end, end + len(indices)
-                    if request.finished:
-                        continue
-                    lost = [index for row, index in enumerate(indices, start) if row in bad]
-                    if lost or request.store(indices, vectors[start:end].copy()):
-                        finished.append(request)
-                        self._set_outcome(request, NoVectorError(dict.fromkeys(lost, NOT_FINITE)) if lost else None)
-        finally:  # even if memory is short for the others
-            for request in finished:
-                request.complete()
-            self._tell(finished)
-
-    def _fail(self, requests: Iterable[Request], error: Exception) -> None:
-        """Give requests that have no outcome an error, each its own: whoever raises it adds a traceback."""
-        with self._changed:
-            failed = [request for request in requests if not request.finished]
-            for number, request in enumerate(failed):
-                self._set_outcome(request, _copy(error) if number else error)
-        self._tell(failed)
-
-    def _set_outcome(self, request: Request, error: Exception | None = None) -> None:
-        """Note that a request has its outcome, or that its caller has gone; callers hold the lock."""
-        if isinstance(error, NoVectorError) and request.places is not None:
-            error = error.placed(request.places)
-        request.finished, request.error = True, error
-        self._queue.drop(request)
-
-    def _tell(self, requests: list[Request]) -> None:
-        """Tell callers that their requests have outcomes."""
-        for request in requests:
-            _call(request.done, request)
-        if requests:
-            with self._changed:
-                self._forget(requests)
-
-    def _forget(self, requests: list[Request]) -> None:
-        """Let those who wait for the end of requests go on; callers hold the lock."""
-        self._open.difference_update(requests)
-        self._outcome.notify_all()
-
-
-def _copy(error: Exception) -> Exception:
-    """Return an error like another one; one in its words where its class cannot be copied."""
-    try:
-        copied = copy.copy(error)
-    except Exception:
-        copied = RunError(one_line(error))
-    copied.__cause__ = error
-    return copied
-
-
-def _call(function: Callable[[Any], object], value: object) -> None:
-    """Call a caller's function in a lane, and log what it raises, which must not end the lane."""
-    try:
-        function(value)
-    except BaseException:
-        _log.exception("a function that was called with what a lane computed raised; the lane goes on")
+                self._outcomes.set(request, DeadlineExceededError(f"not computed within {seconds:.1f} s"))
 
 
 _live: WeakSet[Scheduler] = WeakSet()

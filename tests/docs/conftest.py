@@ -127,8 +127,8 @@ def embedding_models(folder: Path, hub: Path) -> None:
 
 def save_own_model(folder: Path) -> None:
     """Write a model of sentence-transformers with 256 dimensions."""
-    from sentence_transformers.base.modules import Normalize, Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
     from support.checkpoints import save_checkpoint
     from support.published import save
@@ -139,8 +139,8 @@ def save_own_model(folder: Path) -> None:
 
 def kept_and_refused(folder: Path, hub: Path) -> None:
     """Write a published model and a Router."""
-    from sentence_transformers.base.modules import Dense, Normalize, Router
-    from sentence_transformers.sentence_transformer.modules import Pooling
+    from sentence_transformers.base.modules import Dense, Router
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
     from support.published import SIZE, save, transformer
 

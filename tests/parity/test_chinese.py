@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from huggingface_hub import constants
-from sentence_transformers.base.modules import Normalize, Transformer
-from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from tokenizers import BertWordPieceTokenizer
 from transformers import BertConfig, BertModel, BertTokenizer
 

@@ -12,8 +12,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
-from sentence_transformers.sentence_transformer.modules import Dropout, LayerNorm, Pooling, WeightedLayerPooling
+from sentence_transformers.base.modules import Dense, Router, Transformer
+from sentence_transformers.sentence_transformer.modules import (
+    Dropout,
+    LayerNorm,
+    Normalize,
+    Pooling,
+    WeightedLayerPooling,
+)
 from torch import nn
 
 from support.cli import ok, refused

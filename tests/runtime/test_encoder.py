@@ -17,7 +17,7 @@ from support.families import MAX_LENGTH, WIDTH
 from support.vectors import ROUNDING, worst
 from whiten import Encoder, ProviderError, TextError, TooLongError, UsageError, WhitenError
 from whiten_runtime.bundle.parity import GATES
-from whiten_runtime.opened.encoder import embedder_of
+from whiten_runtime.opened.model import embedder_of
 
 CPU = "CPUExecutionProvider"
 

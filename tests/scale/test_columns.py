@@ -15,7 +15,8 @@ from whiten_scale.places import find
 from whiten_scale.plan import Job, make_job
 from whiten_scale.readers import ColumnChoice, read_pieces
 
-S, L, V = pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()
+S, L = pyarrow.string(), pyarrow.large_string()
+V = pyarrow.string_view() if int(pyarrow.__version__.split(".")[0]) >= 21 else S  # older ones do not write it
 D = pyarrow.dictionary(pyarrow.int32(), S)
 I4, I8, U8, F4, F8 = pyarrow.int32(), pyarrow.int64(), pyarrow.uint64(), pyarrow.float32(), pyarrow.float64()
 N, B, LB = pyarrow.null(), pyarrow.binary(), pyarrow.large_binary()

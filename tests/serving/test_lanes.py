@@ -19,7 +19,7 @@ from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.engine import Engine, TokenizedTexts
 from whiten_runtime.inference.sessions import GraphFile
-from whiten_runtime.opened.encoder import embedder_of
+from whiten_runtime.opened.model import embedder_of
 from whiten_serving import AsyncEncoder
 from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.opening import make_scheduler

@@ -417,7 +417,7 @@ def test_each_request_gets_an_error_of_its_own(opened: Opened, monkeypatch: pyte
     def deliver(*arguments: object) -> None:
         raise ValueError("no room")
 
-    monkeypatch.setattr(lanes, "_deliver", deliver)
+    monkeypatch.setattr(lanes._outcomes, "_deliver", deliver)
     requests = [request_of(runner, [place], done=ended) for place in range(5)]
     for request in requests:
         lanes.submit(request)

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.modules import (
+    Normalize,
     Pooling,
     StaticEmbedding,
 )

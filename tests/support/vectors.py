@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from whiten import Encoder
-from whiten_runtime.opened.encoder import embedder_of
+from whiten_runtime.opened.model import embedder_of
 from whiten_runtime.opened.opening import encode_options
 
 ROUNDING = 1e-4

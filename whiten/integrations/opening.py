@@ -9,7 +9,8 @@ from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import BundleError, UsageError, WhitenError
 from whiten_runtime.hub.locating import SCHEME, locate_bundle
-from whiten_runtime.opened.encoder import Encoder, embedder_of
+from whiten_runtime.opened.encoder import Encoder
+from whiten_runtime.opened.model import embedder_of
 from whiten_runtime.opened.opening import reopen
 
 _KEPT = 8

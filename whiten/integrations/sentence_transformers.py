@@ -18,7 +18,8 @@ from whiten_runtime.files.replacing import replace_file, replacing
 from whiten_runtime.inference.engine import TokenizedTexts
 from whiten_runtime.inference.options import EncodeOptions, Prompts, check_route
 from whiten_runtime.inference.vectors import as_tensors
-from whiten_runtime.opened.encoder import Encoder, embedder_of
+from whiten_runtime.opened.encoder import Encoder
+from whiten_runtime.opened.model import embedder_of
 from whiten_runtime.opened.opening import bundle_of, encode_options
 
 with needing_package("sentence-transformers>=5.4"):

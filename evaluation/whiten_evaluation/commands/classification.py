@@ -9,8 +9,9 @@ from whiten_evaluation.commands.options import Cell, bundles_argument, data_opti
 from whiten_evaluation.embedding import embed_texts
 from whiten_evaluation.tasks.classification import ClassificationScore, classify
 from whiten_evaluation.tasks.classification_files import TaskName, read_tasks
-from whiten_runtime.commands.console import ConsoleReporter, command
+from whiten_runtime.commands.console import command
 from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.progress import ConsoleReporter
 from whiten_runtime.errors import UsageError, needing
 
 ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)

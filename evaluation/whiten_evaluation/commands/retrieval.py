@@ -18,8 +18,9 @@ from whiten_evaluation.commands.options import (
 from whiten_evaluation.embedding import open_embedder, storages
 from whiten_evaluation.tasks.retrieval import MEASURES, RetrievalScore, Row, score_rows, search
 from whiten_evaluation.tasks.sts import LEVEL
-from whiten_runtime.commands.console import ConsoleReporter, command
+from whiten_runtime.commands.console import command
 from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.progress import ConsoleReporter
 from whiten_runtime.errors import needing
 from whiten_runtime.files.collections import read_collections
 

@@ -17,8 +17,9 @@ from whiten_evaluation.commands.options import (
 )
 from whiten_evaluation.embedding import embed_texts, storages
 from whiten_evaluation.tasks.sts import Difference, StsRow, StsScore, score_sts, sts_rows
-from whiten_runtime.commands.console import ConsoleReporter, command, given_text
+from whiten_runtime.commands.console import command, given_text
 from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.progress import ConsoleReporter
 
 
 @command(

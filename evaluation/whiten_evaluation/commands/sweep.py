@@ -10,8 +10,9 @@ from whiten_evaluation.commands.options import data_option, read_similarity_task
 from whiten_export.commands.shared import parse_numbers
 from whiten_export.writing.staging import Kind, check_place, staged
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import ConsoleReporter, command, say
+from whiten_runtime.commands.console import command, say
 from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.progress import ConsoleReporter
 from whiten_runtime.errors import needing
 from whiten_runtime.files.collections import has_collections, read_collections
 from whiten_runtime.ort.providers import providers_for

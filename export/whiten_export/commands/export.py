@@ -12,8 +12,9 @@ from whiten_export.graph.poolings import POOLINGS
 from whiten_export.pipeline.recipe import WHITENINGS, Recipe, named_spec
 from whiten_runtime.bundle.records import Precision, Target
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import ConsoleReporter, command
+from whiten_runtime.commands.console import command
 from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.progress import ConsoleReporter
 from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_whitening.maps import Method, parse_shrinkage

@@ -13,8 +13,9 @@ from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import GATES, Gate
 from whiten_runtime.bundle.records import ParityRecord, WhiteningRecord
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import ConsoleReporter, given_text, human_size
+from whiten_runtime.commands.console import given_text, human_size
 from whiten_runtime.commands.help import option
+from whiten_runtime.commands.progress import ConsoleReporter
 from whiten_runtime.errors import UsageError
 
 if TYPE_CHECKING:

@@ -1,10 +1,9 @@
-"""Share functions between the command lines: messages and bars on stderr, results on stdout, errors in one line."""
+"""Share functions between the command lines: messages on stderr, results on stdout, errors in one line."""
 
 import contextlib
 import functools
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,7 +23,6 @@ from whiten_runtime.ort.process import (
     unwind_on_sigterm,
 )
 from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
-from whiten_runtime.reporter import Reporter
 
 _CTRL_C, _CLOSED_BY_READER = 128 + 2, 128 + 13
 """Exit codes after SIGINT and SIGPIPE, in a shell."""
@@ -303,44 +301,3 @@ def check_other_file(out: Path | None, source: str | Path | None) -> None:
     """Check that a command does not write the file that it reads."""
     if out is not None and source is not None and out.is_file() and Path(source).is_file() and out.samefile(source):
         raise UsageError(f"--out is '{out}', which is --input too and would be replaced; name another file")
-
-
-@contextlib.contextmanager
-def drawn_bar(unit: str, total: int | None, by: str | None = None) -> Iterator[Any]:
-    """Draw a bar on stderr that vanishes when it is done; nothing where stderr is no terminal, or is to be quiet."""
-    from tqdm import tqdm
-
-    columns, lines = shutil.get_terminal_size()  # 80 and 24 of a terminal that does not tell
-    with tqdm(
-        total=total,
-        unit=f" {unit}",
-        desc=by,
-        leave=False,
-        ncols=columns - 1,
-        nrows=lines,
-        smoothing=0.05,
-        disable=not shows_progress(),
-    ) as bar:
-        yield bar
-
-
-class ConsoleReporter(Reporter):
-    """Reports to stderr, with progress bars on a terminal; keeps the warnings."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def stage(self, text: str) -> None:
-        """Print a line for the stage."""
-        say(text, coloured("· ", "cyan"))
-
-    def warn(self, text: str) -> None:
-        """Print and keep the warning."""
-        self.warnings.append(text)
-        warn(text)
-
-    @contextlib.contextmanager
-    def bar(self, unit: str, total: int | None) -> Iterator[Callable[[int], object]]:
-        """Draw a bar with the time left that vanishes when it is done."""
-        with drawn_bar(unit, total) as bar:
-            yield bar.update

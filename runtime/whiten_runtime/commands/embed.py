@@ -13,7 +13,6 @@ from whiten_runtime.commands.console import (
     command,
     counted,
     device_option,
-    drawn_bar,
     echo,
     force_option,
     given_text,
@@ -24,6 +23,7 @@ from whiten_runtime.commands.console import (
     warn,
 )
 from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.progress import drawn_bar
 from whiten_runtime.errors import DataError, NoVectorError, UsageError
 from whiten_runtime.ort.providers import Provider
 
@@ -115,7 +115,8 @@ def embed(
     from whiten_runtime.files.texts import STDIN, arriving_texts, read_texts
     from whiten_runtime.files.vector_metadata import VectorMetadata
     from whiten_runtime.files.write_vectors import check_output, json_numbers
-    from whiten_runtime.opened.encoder import Encoder, embedder_of
+    from whiten_runtime.opened.encoder import Encoder
+    from whiten_runtime.opened.model import embedder_of
     from whiten_runtime.opened.opening import encode_options
 
     check_other_file(out, input_file)

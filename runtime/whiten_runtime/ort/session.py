@@ -108,9 +108,6 @@ EmbedLayerNormalization, which computes mean and variance in float16 and waits f
 _ONNX_ALONE = ("session.load_model_format", "ONNX")
 """Setting without which content that begins like onnxruntime's own format is read as that, unseen by `scan_graph`."""
 
-_READS_BESIDE = (1, 21)
-"""First version of onnxruntime that reads the external data of a graph that comes as its content."""
-
 _SPIN_DURING_RUNS = ("session.force_spinning_stop", "1")
 _NEVER_SPIN = ("session.intra_op.allow_spinning", "0")
 
@@ -186,8 +183,6 @@ def create_session(
     for key, setting in (RECORD, _ONNX_ALONE):
         settings.add_session_config_entry(key, setting)
     if weights is not None:
-        if tuple(map(int, ort.__version__.split(".")[:2])) < _READS_BESIDE:
-            raise ProviderError(f"onnxruntime {ort.__version__} reads no weights beside an edited graph; install 1.21")
         settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
     try:
         session = ort.InferenceSession(

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from whiten_runtime.commands.console import counted, drawn_bar, say, shows_progress
+from whiten_runtime.commands.console import counted, say, shows_progress
 from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.progress import drawn_bar
 from whiten_runtime.errors import needing
 from whiten_runtime.ort.processor import default_threads, thread_count
 from whiten_scale.workers import Work, run_items

@@ -6,8 +6,9 @@ from pathlib import Path
 import click
 
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import ConsoleReporter, bundle_argument, command, counted, say, warn
+from whiten_runtime.commands.console import bundle_argument, command, counted, say, warn
 from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.progress import ConsoleReporter
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.replacing import check_file_place

@@ -163,7 +163,7 @@ def _start(directory: Path, corpus: Path, out: Path, prelude: str = "") -> subpr
 
 _KILLED_AT_THE_PROOF = """
 import os, signal
-from whiten_runtime.commands.console import ConsoleReporter
+from whiten_runtime.commands.progress import ConsoleReporter
 ConsoleReporter.stage = lambda self, text: os.kill(os.getpid(), signal.SIGKILL) if text[:8] == "checking" else None
 """
 

@@ -210,7 +210,7 @@ def test_refit_of_sif_word_vectors_equals_the_export(tmp_path: Path) -> None:
 def test_a_whitening_takes_the_place_of_the_authors_normalisation_as_in_an_export(
     tmp_path: Path, other_file: Path, options: tuple[str, ...]
 ) -> None:
-    from sentence_transformers.base.modules import Normalize
+    from sentence_transformers.sentence_transformer.modules import Normalize
 
     from support.published import save, static
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs pseudo-termina
 
 REPORT = """
 import time
-from whiten_runtime.commands.console import ConsoleReporter
+from whiten_runtime.commands.progress import ConsoleReporter
 reporter = ConsoleReporter()
 reporter.stage("fitting the whitening")
 with reporter.bar("sentences", 4000) as bar:

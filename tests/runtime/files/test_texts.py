@@ -244,7 +244,7 @@ def test_damaged_compressed_files_are_refused(tmp_path: Path, ending: str, cut: 
 STRINGS: list[Any] = [
     pyarrow.string(),
     pyarrow.large_string(),
-    pyarrow.string_view(),
+    *([pyarrow.string_view()] if int(pyarrow.__version__.split(".")[0]) >= 21 else []),  # older ones do not write it
     pyarrow.binary(),
     pyarrow.large_binary(),
     pyarrow.binary(5),

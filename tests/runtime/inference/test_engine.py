@@ -22,7 +22,7 @@ from whiten_runtime.inference.gpu import check_padding
 from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.inference.options import EncodeOptions
 from whiten_runtime.inference.sessions import ForkSafeSession
-from whiten_runtime.opened.encoder import embedder_of
+from whiten_runtime.opened.model import embedder_of
 from whiten_runtime.opened.opening import Opening, reopen
 from whiten_runtime.ort.session import SessionOptions, Tuning, create_session
 

@@ -34,6 +34,12 @@ def read_settings(path: Path) -> dict[str, Any]:
 NETWORK_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """Names of a network's whole weights, in the order in which transformers looks for them; an index of parts follows."""
 
+ONNX_PLACES = ("model.onnx", "onnx/model.onnx")
+"""Places of an ONNX graph in a folder, in the order in which it is looked for."""
+
+WORD_FILES = (".txt", ".vec", ".gz", ".zip")
+"""Endings of files of word vectors."""
+
 ADAPTER_CONFIG = "adapter_config.json"
 
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")

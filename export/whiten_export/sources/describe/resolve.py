@@ -1,8 +1,7 @@
-"""Resolve a model name to the files of its checkpoint, without loading the weights; or say why there is no model."""
+"""Resolve a model name to the files of its checkpoint, without loading the weights."""
 
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,27 +10,32 @@ from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.files import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
-    INDEX,
-    NETWORK_WEIGHTS,
+    ONNX_PLACES,
+    WORD_FILES,
     adapter_weights,
     network_code,
     network_weights,
     read_settings,
     split_repository,
-    tensor_names,
     tokenizer_code,
 )
-from whiten_export.sources.describe.hub import HEADS, download, download_code, is_hub_id
-from whiten_export.sources.describe.published import MODULES_FILE, Published, read_model2vec, read_published
-from whiten_models.catalogue import Entry, find, near_matches
-from whiten_runtime.bundle.bundle import TOKENIZER_FILE
+from whiten_export.sources.describe.hints import (
+    adapters_note,
+    base_note,
+    config_error,
+    heads_note,
+    projection_note,
+    unknown_error,
+    weights_error,
+    words_error,
+)
+from whiten_export.sources.describe.hub import download, download_code, is_hub_id
+from whiten_export.sources.describe.published import MODULES_FILE, read_model2vec, read_published
+from whiten_models.catalogue import Entry, find
 from whiten_runtime.bundle.files import sha256_of
 from whiten_runtime.bundle.graph import is_beside, scan_graph
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError
-
-_ONNX_PLACES = ("model.onnx", "onnx/model.onnx")
-_WORD_FILES = (".txt", ".vec", ".gz", ".zip")
 
 
 def resolve(model: str, remote_code: bool = False, route: str | None = None, with_weights: bool = True) -> Checkpoint:
@@ -58,7 +62,7 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None, wit
             f"'{entry.name}' is reached by an API alone; save its vectors and give them with --from-vectors FILE"
         )
     elif entry is None and not is_hub_id(model):
-        raise UsageError(_unknown(model))
+        raise unknown_error(model)
     else:
         checkpoint = _from_hub(model, entry, revision, remote_code, route, with_weights)
     if with_weights:
@@ -101,7 +105,7 @@ def _expanded(path: str) -> Path:
 def _is_source(path: Path) -> bool:
     """Return whether a path can be exported; a bundle cannot, and its folder may have the name of its model."""
     if path.is_file():
-        return path.suffix.lower() in _WORD_FILES
+        return path.suffix.lower() in WORD_FILES
     files = ("config.json", MODULES_FILE, ADAPTER_CONFIG)
     return any((path / name).is_file() for name in files) and not (path / MANIFEST_FILE).is_file()
 
@@ -135,8 +139,8 @@ def _open(
     `with_weights` says the same of the weights of another model that an adapter is merged into.
     """
     if path.is_file():
-        if path.suffix.lower() not in _WORD_FILES:
-            raise _not_words(model, path)
+        if path.suffix.lower() not in WORD_FILES:
+            raise words_error(model, path)
         return Checkpoint(model, name, "words", path.parent, (path,))
     if (path / MANIFEST_FILE).is_file():
         raise UsageError(f"'{model}' is a bundle already; wanted the model that it was made from")
@@ -152,7 +156,7 @@ def _open(
         table = Checkpoint(model, name, "static", published.network, published.files)
         return replace(table, root=path, published=replace(published, files=()))
     network = _open_network(model, name, published.network, remote_code, with_weights, fetched)
-    return replace(network, root=path, published=published, notes=network.notes + _note_of_heads(path))
+    return replace(network, root=path, published=published, notes=network.notes + heads_note(path))
 
 
 def _open_network(
@@ -161,16 +165,16 @@ def _open_network(
     if (path / ADAPTER_CONFIG).is_file():
         return _merged(model, name, path, remote_code, with_weights)
     if not (path / "config.json").is_file():
-        raise _no_config(model, path)
-    if not fetched and not any((path / place).is_file() for place in _ONNX_PLACES):
+        raise config_error(model, path)
+    if not fetched and not any((path / place).is_file() for place in ONNX_PLACES):
         return Checkpoint(model, name, "transformers", path, ())
     if weights := network_weights(path, read_settings(path / "config.json")):
-        notes = _note_of_projection(weights) + _note_of_adapters(path)
+        notes = projection_note(weights) + adapters_note(path)
         return Checkpoint(model, name, "transformers", path, weights, notes=notes)
-    for place in _ONNX_PLACES:
+    for place in ONNX_PLACES:
         if (graph := path / place).is_file():
             return Checkpoint(model, name, "onnx", path, (graph, *_external_files(graph)))
-    raise _no_weights(model, path)
+    raise weights_error(model, path)
 
 
 def _external_files(graph: Path) -> list[Path]:
@@ -218,7 +222,7 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool, with_weight
     if checkpoint.own is not None and not any(
         (folder / MODULES_FILE).is_file() for folder in (adapter, adapter.parent)
     ):
-        checkpoint = replace(checkpoint, notes=(*checkpoint.notes, _note_of_base(model, base, checkpoint.own)))
+        checkpoint = replace(checkpoint, notes=(*checkpoint.notes, base_note(model, base, checkpoint.own)))
     origin = checkpoint.hub_id or checkpoint.name
     return replace(
         checkpoint,
@@ -254,109 +258,5 @@ def _packaged(entry: Entry, revision: str | None) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _unknown(model: str) -> str:
-    path = Path(model).suffix.lower() in _WORD_FILES
-    near = [] if path else near_matches(model)
-    hint = f"did you mean {' or '.join(near)}?" if near else "check the path, or see whiten models for the catalogue"
-    return f"model '{model}' is not in the catalogue, not a directory and not a hub id (ORG/NAME); {hint}"
-
-
 def _directory_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "model"
-
-
-_DEEPEST = 3
-"""Number of folders below a path in which a model is looked for."""
-
-_MOST = 3
-"""Number of folders that a message names."""
-
-_PROJECTION = "text_projection.weight"
-
-_OF_MODELS = (".onnx", ".safetensors", ".bin", ".pt", ".pth", ".h5", ".json")
-
-
-def _not_words(model: str, path: Path) -> UsageError:
-    """Return the error of a file that is no file of word vectors."""
-    inside = path.suffix.lower() in _OF_MODELS
-    way = f": name its folder, {path.parent}" if inside else ""
-    return UsageError(f"'{model}' is a file; wanted a directory, or word vectors ({', '.join(_WORD_FILES)}){way}")
-
-
-def _no_config(model: str, path: Path) -> UsageError:
-    """Return the error of a folder without config.json."""
-    graphs = sorted(file.name for file in path.glob("*.onnx"))
-    if graphs:
-        absent = [name for name in ("config.json", TOKENIZER_FILE) if not (path / name).is_file()]
-        return UsageError(
-            f"'{model}' has {graphs[0]}, but no {' and no '.join(absent)}: copy "
-            f"{'both' if len(absent) == 2 else 'it'} from the model's repository"
-        )
-    if not path.is_dir():
-        return UsageError(f"'{model}' has no config.json; {path} is not a folder: copy the model again")
-    if below := _models_below(path):
-        more = f", and {len(below) - _MOST} others" if len(below) > _MOST else ""
-        return UsageError(
-            f"'{model}' has no config.json, but a folder below has one: name {' or '.join(below[:_MOST])}{more}"
-        )
-    return UsageError(f"'{model}' has no config.json; wanted a directory written by save_pretrained")
-
-
-def _no_weights(model: str, path: Path) -> UsageError:
-    """Return the error of a folder with config.json and without weights."""
-    wanted = ", ".join((*NETWORK_WEIGHTS, *_ONNX_PLACES))
-    message = f"'{model}' has no weights ({wanted}, or parts with {INDEX}) in {path}; "
-    if graphs := sorted(file.name for file in (*path.glob("*.onnx"), *path.glob("onnx/*.onnx"))):
-        return UsageError(f"{message}it has {' and '.join(graphs[:_MOST])}: rename the one that you want to model.onnx")
-    return UsageError(f"{message}wanted a directory written by save_pretrained, or by optimum-cli export onnx")
-
-
-def _note_of_base(model: str, base: str, own: Published) -> str:
-    """Return what an export says of an adapter that does not say how it makes vectors, while its base does."""
-    left = f", but for {', '.join(map(str, own.modules))}" if own.modules else ""
-    return (
-        f"adapter '{model}' does not say how it makes vectors, and its base '{base}' is an embedding model: to make "
-        f"them as that does{left}, pass --layers -1 --pooling {own.pooling} --whitening none"
-        f"{' --normalize' if own.normalize else ''}"
-    )
-
-
-def _note_of_heads(path: Path) -> tuple[str, ...]:
-    """Return what an export says of heads beside the one for dense vectors, such as bge-m3's; none is loaded."""
-    heads = [f"{what} ({name})" for name, what in HEADS.items() if (path / name).is_file()]
-    return (f"the heads for {' and '.join(heads)} are left out: the bundle gives dense vectors alone",) if heads else ()
-
-
-def _note_of_projection(weights: Sequence[Path]) -> tuple[str, ...]:
-    """Return what an export says of a text network with a projection, such as CLIP's, after its hidden states."""
-    names = {name for file in weights if file.suffix == ".safetensors" for name in tensor_names(file)}
-    if _PROJECTION not in names:
-        return ()
-    return (
-        f"{_PROJECTION} is left out: the vectors are of the network's hidden states, and not its text embeddings, "
-        "which CLIP compares with images",
-    )
-
-
-def _note_of_adapters(path: Path) -> tuple[str, ...]:
-    """Return what an export says of LoRA adapters in folders below a network, such as those of jina-embeddings-v3-hf.
-
-    The network without any of them gives other vectors than with one.
-    """
-    names = sorted(config.parent.name for config in path.glob(f"*/{ADAPTER_CONFIG}"))
-    if not names:
-        return ()
-    more = f" and {len(names) - _MOST} others" if len(names) > _MOST else ""
-    return (
-        f"{path} has LoRA adapters, of which none is applied: {', '.join(names[:_MOST])}{more}. To export the model "
-        f"with one, name its folder; the base_model_name_or_path of its {ADAPTER_CONFIG} has to be the network's",
-    )
-
-
-def _models_below(path: Path) -> list[str]:
-    """Return the folders below a path that have a config.json, the nearest first, but none inside another of them."""
-    found: list[Path] = []
-    for depth in range(1, _DEEPEST + 1):
-        configs = sorted(path.glob("*/" * depth + "config.json"))
-        found += [config.parent for config in configs if not any(one in config.parents for one in found)]
-    return [str(folder) for folder in found]
