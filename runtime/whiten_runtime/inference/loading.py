@@ -51,13 +51,17 @@ def load_bundle(
         manifest = bundle.manifest
         if manifest.input != "text":
             raise BundleError(f"{path}: takes vectors, not texts; open it with whiten.VectorWhitener")
-        settings = replace(settings, exact_int8=may_saturate(manifest))
+        memory = manifest.memory if isinstance(manifest.memory, TextMemory) else None
+        settings = replace(
+            settings,
+            exact_int8=may_saturate(manifest),
+            shared_buffers=memory is None or not settings.on_cpu,
+        )
         weights = executor.submit(bundle.check_weights) if verify_hashes else None
         tokenizer = executor.submit(_read_tokenizer, bundle)
         more = executor.submit(read, bundle) if read is not None else None
         try:
             graph = GraphFile(bundle.model, settings, bundle.graph_files)
-            memory = manifest.memory if isinstance(manifest.memory, TextMemory) else None
             engine = _engine_of(graph, settings, manifest.pad_token_id, manifest.layers == (0,), memory)
         finally:
             if weights is not None:

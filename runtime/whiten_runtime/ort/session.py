@@ -140,6 +140,9 @@ class SessionOptions:
     # take the exact kernel for products of uint8 and int8 where the fast one may saturate, on x86 without VNNI; for
     # weights of which pairs may be too large
     exact_int8: bool = False
+    # hold buffers that onnxruntime plans for values of several layers: with them, a text of 16 tokens is up to 5 %
+    # faster, and one of 8,192 takes up to three times the memory
+    shared_buffers: bool = True
     # bytes that texts of more than 512 tokens may take at a time on CPUs; None for `memory.default_budget`
     memory_limit: int | None = None
 
@@ -178,6 +181,7 @@ def create_session(
     settings.log_severity_level = 4  # errors are raised, or make a batch run in halves; nothing needs to be printed
     # Memory plans made for every new shape are never freed: memory grows with the variety of lengths.
     settings.enable_mem_pattern = False
+    settings.enable_mem_reuse = options.shared_buffers
     if options.exact_int8 and saturates_int8():
         settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, and slower
     for key, setting in (RECORD, _ONNX_ALONE):

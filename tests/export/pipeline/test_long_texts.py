@@ -185,6 +185,12 @@ def test_a_text_that_takes_too_much_memory_is_refused_before_it_runs(long_bundle
         assert encoder.encode([words(5), words(4000), words(7)]).shape == (3, 32)
 
 
+def test_only_sessions_of_long_texts_hold_no_buffers_between_layers(long_bundle: Path, tiny_bundle: Path) -> None:
+    for bundle, shared in ((long_bundle, False), (tiny_bundle, True)):
+        with Encoder(bundle) as encoder:
+            assert encoder._engine._wide.get().get_session_options().enable_mem_reuse is shared  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("limit", [0, -1, 2.5])
 def test_a_memory_limit_is_a_number_of_bytes(limit: Any, long_bundle: Path) -> None:
     with pytest.raises(UsageError, match="memory_limit"):

@@ -259,9 +259,9 @@ def _positions(nodes: Nodes, value: ir.Value, axis: int, first: ir.Value) -> ir.
     return nodes.op("Add", nodes.op("Range", nodes.integer(0), count, nodes.integer(1)), first)
 
 
-_TOKENS, _PAIRS = 3.5, 1.2
-"""Factors of what onnxruntime takes over the sum of the values that are alive: blocks are joined and turned, and memory
-is taken in steps that double. Measured on networks of base size, 2,048 to 8,192 tokens, and rounded up."""
+_TOKENS, _PAIRS = 1.7, 1.2
+"""Factors of what onnxruntime takes over the sum of the values that are alive: blocks are joined and turned, and freed
+memory does not always fit the next value. Measured on networks of base size, 2,048 to 8,192 tokens, and rounded up."""
 
 
 def text_memory(model: ir.Model, longest: int, in_blocks: bool) -> TextMemory:
