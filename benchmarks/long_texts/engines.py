@@ -93,7 +93,8 @@ def export_openvino(job: Job) -> None:
     class States(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.network = AutoModel.from_pretrained(job.folder, attn_implementation="sdpa").eval()
+            self.network: Any = AutoModel.from_pretrained(job.folder, attn_implementation="sdpa").eval()
+            self.network.config.use_cache = False  # OpenVINO cannot convert the cache of a decoder
 
         def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
             return self.network(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
