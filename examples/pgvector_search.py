@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 import psycopg
 
-from whiten import Coder, Corpus, Encoder
+from whiten import Coder, Corpus, Encoder, WhitenError
 
 COLUMNS = {
     "vector": ("vector({})", "vector_cosine_ops", "<=>"),
@@ -90,7 +90,7 @@ def sizes(db: psycopg.Connection) -> dict[str, tuple[float, float]]:
 
 
 def main() -> None:
-    """Embed, store, search, and print sizes and times."""
+    """Embed, store, search, and print sizes, times and the distances of the nearest."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bundle")
     parser.add_argument("query")
@@ -98,7 +98,10 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=128, help="bytes of a code [default: %(default)s]")
     options = parser.parse_args()
     texts = list(Corpus((options.texts,), None, None))
-    coder = Coder.of(options.bundle, options.bytes)
+    try:
+        coder = Coder.of(options.bundle, options.bytes)
+    except WhitenError as error:
+        parser.error(str(error))
     with Encoder(options.bundle) as encoder:
         vectors, queries = encoder.encode(texts), encoder.encode([options.query, *texts[:20]])
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -113,12 +116,12 @@ def main() -> None:
                 start = time.perf_counter()
                 found.append(search(query))
                 times.append(time.perf_counter() - start)
-            shares = [len({row for row, _ in rows} & best) / 10 for rows, best in zip(found, exact, strict=True)]
+            shares = [len({row for row, _ in rows} & best) / len(best) for rows, best in zip(found, exact, strict=True)]
             column, index = sizes(db)[name]
             print(
                 f"\n{name}: {column:.0f} bytes a row, {index:.0f} in the index, "
                 f"{1000 * statistics.median(times):.2f} ms a query, "
-                f"{statistics.mean(shares):.1%} of the ten nearest found"
+                f"{statistics.mean(shares):.1%} of the ten nearest found; distances:"
             )
             for row, distance in found[0][:3]:
                 print(f"  {distance:.3f}  {texts[row]}")

@@ -77,7 +77,7 @@ def main() -> None:
         print(f"\n{kind}: {path.stat().st_size / 1e6:.1f} MB, {1000 * statistics.median(times):.1f} ms a query")
         for _, text, cosine in found[0][:3]:
             print(f"  {cosine:.3f}  {text}")
-    same = statistics.mean(len(one & other) / 10 for one, other in zip(*nearest, strict=True))
+    same = statistics.mean(len(one & other) / len(one) for one, other in zip(*nearest, strict=True))
     print(f"\nof the ten nearest by float, {same:.1%} are among the ten nearest by int8")
 
 

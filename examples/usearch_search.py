@@ -55,7 +55,7 @@ def main() -> None:
             start = time.perf_counter()
             found.append(index.search(vector, 10))
             times.append(time.perf_counter() - start)
-        shares = (len(set(map(int, hits.keys)) & best) / 10 for hits, best in zip(found, exact, strict=True))
+        shares = (len(set(map(int, hits.keys)) & best) / len(best) for hits, best in zip(found, exact, strict=True))
         print(
             f"\n{kind}: {path.stat().st_size / 1e6:.1f} MB, built in {built:.1f} s, "
             f"{1000 * statistics.median(times):.2f} ms a query, {statistics.mean(shares):.1%} of the ten nearest found"

@@ -85,6 +85,7 @@ def test_links(page: Path) -> None:
         if "://" not in link:
             target = page.parent / link if link else page
             assert target.exists(), link
+            assert anchor or target.resolve() != page, f"[...]({link}) leads to its own page"
             assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
 
 

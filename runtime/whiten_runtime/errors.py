@@ -60,8 +60,11 @@ class NoVectorError(BundleError):
         self.failures, self.index, self._name = dict(failures), min(failures), name
         reason = failures[self.index]
         others = f", and {len(failures) - 1} more such {name}" if len(failures) > 1 else ""
-        how = "run whiten verify, or export the model again with --precision fp32"
-        hint = f"leave it out, {how if reason == NOT_FINITE else 'or export the model again'}"
+        hint = "leave it out, or export the model again"
+        if reason == NOT_FINITE:
+            hint = "leave it out, run whiten verify, or export the model again with --precision fp32"
+        elif reason.endswith(MEMORY_LIMIT):
+            hint = "shorten it, or raise the limit"
         super().__init__(f"{name}[{self.index}] {reason}{others}; {hint}")
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -84,6 +87,9 @@ class NoVectorError(BundleError):
 
 NOT_FINITE = "gets a vector from this bundle that is not finite"
 """Reason of a NoVectorError where onnxruntime does not fail."""
+
+MEMORY_LIMIT = "(memory_limit)"
+"""End of the reason of a NoVectorError where a text takes too much memory."""
 
 
 class RunError(WhitenError):

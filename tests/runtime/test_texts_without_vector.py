@@ -20,6 +20,7 @@ from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import NoVectorError, RunError
+from whiten_runtime.inference.cpu import too_large
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.inference.vectors import check_computed
@@ -180,6 +181,14 @@ def test_error_can_be_pickled_and_moved() -> None:
     error = pickle.loads(pickle.dumps(NoVectorError({3: "has no vector (x)", 2: "has no vector (y)"})))
     assert str(error) == "texts[2] has no vector (y), and 1 more such texts; leave it out, or export the model again"
     assert str(error.moved(10)).startswith("texts[12] ")
+
+
+def test_a_text_that_takes_too_much_memory_is_to_be_shortened() -> None:
+    error = NoVectorError({1: too_large(8000, 3 * 10**9, 2 * 10**9)})
+    assert str(error) == (
+        "texts[1] has 8,000 tokens, which take about 3 GB, and texts may take 2 GB here (memory_limit); "
+        "shorten it, or raise the limit"
+    )
 
 
 FILES = {

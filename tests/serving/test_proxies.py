@@ -1,4 +1,4 @@
-"""nginx and haproxy before two servers that are replaced one after another: each request is answered once."""
+"""nginx and haproxy before two servers that are replaced one after another, and the nginx of the page."""
 
 import asyncio
 import json
@@ -7,6 +7,9 @@ import shutil
 import signal
 import socket
 import subprocess
+import textwrap
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -68,6 +71,9 @@ backend whiten
 """
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "production.md"
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -77,16 +83,24 @@ def free_port() -> int:
 @contextmanager
 def proxy(program: str, folder: Path, buffering: bool, ports: tuple[int, int]) -> Iterator[int]:
     """Run a proxy in front of two ports, and give its own."""
-    command, port, place = shutil.which(program), free_port(), folder / "conf"
-    if command is None:
-        pytest.skip(f"{program} is not here")
     words = {
         "nginx": (NGINX, "on" if buffering else "off"),
         "haproxy": (HAPROXY, "option http-buffer-request" if buffering else ""),
     }
     template, option = words[program]
     first, second = ports
+    port = free_port()
     content = template.format(folder=folder, first=first, second=second, port=port, buffering=option)
+    with running(program, folder, content, port):
+        yield port
+
+
+@contextmanager
+def running(program: str, folder: Path, content: str, port: int) -> Iterator[None]:
+    """Run a proxy with what its file of configuration holds, and wait until it listens."""
+    command, place = shutil.which(program), folder / "conf"
+    if command is None:
+        pytest.skip(f"{program} is not here")
     place.write_text(content, "utf-8")
     options = {"nginx": ["-c", str(place), "-p", str(folder)], "haproxy": ["-f", str(place)]}
     process = subprocess.Popen([command, *options[program]], stderr=(folder / "log").open("wb"))
@@ -98,7 +112,7 @@ def proxy(program: str, folder: Path, buffering: bool, ports: tuple[int, int]) -
 
     try:
         until(listens)
-        yield port
+        yield
     finally:
         process.terminate()
         process.wait(60)
@@ -197,3 +211,31 @@ def test_a_rolling_restart_loses_no_request(golden: Path, tmp_path: Path, progra
         answered = [json.loads(line)["id"] for line in lines if '"/v1/embeddings"' in line]
         assert len(answered) == len(set(answered)), "a request was answered twice"
         assert clients.done <= set(answered)
+
+
+def test_the_configuration_of_the_page_takes_large_bodies_and_limits_requests(golden: Path, tmp_path: Path) -> None:
+    """A body of 2 MB reaches the server; of 200 requests, those beyond the burst get 429."""
+    block = textwrap.dedent(PAGE.read_text("utf-8").partition("```nginx\n")[2].partition("```")[0])
+    own, port = free_port(), free_port()
+    block = block.replace("listen 80;", f"listen 127.0.0.1:{port};").replace("127.0.0.1:8080", f"127.0.0.1:{own}")
+    block = block.replace("rate=50r/s", "rate=1r/s")  # a slow machine sends too many of these too
+    paths = " ".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in ("proxy", "fastcgi", "uwsgi", "scgi"))
+    head = f"daemon off; master_process off; pid {tmp_path}/pid; error_log stderr; events {{}}"
+    content = f"{head} http {{ access_log off; client_body_temp_path {tmp_path}/body; {paths} {block} }}"
+
+    def status(texts: list[str]) -> int:
+        body = json.dumps({"input": texts}).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/embeddings", body)
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    with (
+        RunningServer(f"tiny={golden / 'bundle-v1'}", "--listen", own),
+        running("nginx", tmp_path, content, port),
+    ):
+        assert status(["word " * 1000] * 400) == 200
+        answers = [status(["a text"]) for _ in range(200)]
+    assert set(answers) == {200, 429}

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.records import TextMemory
-from whiten_runtime.errors import NoVectorError
+from whiten_runtime.errors import MEMORY_LIMIT, NoVectorError
 from whiten_runtime.inference.batching import ALONE_TOKENS, Schedule
 from whiten_runtime.inference.engine import Engine, Feed
 from whiten_runtime.inference.sessions import ForkSafeSession, GraphFile
@@ -28,7 +28,7 @@ def too_large(tokens: int, needed: int, budget: int) -> str:
     """Return why a text cannot be computed in the memory that it may take."""
     return (
         f"has {tokens:,} tokens, which take about {needed / 1e9:.3g} GB, and texts may take {budget / 1e9:.3g} GB here "
-        "(memory_limit)"
+        f"{MEMORY_LIMIT}"
     )
 
 

@@ -179,7 +179,9 @@ def test_a_text_that_takes_too_much_memory_is_refused_before_it_runs(long_bundle
     assert memory.pair_bytes == 0
     with Encoder(long_bundle, memory_limit=memory.of(700)) as encoder:
         assert encoder.encode([words(5), words(200)]).shape == (2, 32)
-        with pytest.raises(NoVectorError, match=r"texts\[1\] has 1,300 tokens, which take about .*(memory_limit)"):
+        with pytest.raises(
+            NoVectorError, match=r"texts\[1\] has 1,300 tokens, which take about .*\(memory_limit\); shorten"
+        ):
             encoder.encode([words(5), words(4000), words(7)])
     with Encoder(long_bundle, memory_limit=memory.of(LENGTH)) as encoder:
         assert encoder.encode([words(5), words(4000), words(7)]).shape == (3, 32)
