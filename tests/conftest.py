@@ -176,17 +176,12 @@ def minilm_int8_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def long_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small ModernBERT for texts of up to 3,200 tokens, whose attention has windows."""
-    import json
-
-    from support.checkpoints import save_checkpoint
+    from support.checkpoints import save_long_checkpoint
     from whiten_export.pipeline.export import export_bundle
     from whiten_export.pipeline.recipe import Recipe
 
     def write(path: Path) -> None:
-        checkpoint = path.with_name("long-checkpoint")
-        save_checkpoint("modernbert", checkpoint, max_position_embeddings=3200)
-        config = checkpoint / "tokenizer_config.json"
-        config.write_text(json.dumps(json.loads(config.read_text("utf-8")) | {"model_max_length": 3200}), "utf-8")
+        checkpoint = save_long_checkpoint("modernbert", path.with_name("long-checkpoint"), 3200)
         export_bundle(Recipe(str(checkpoint), layers=(-1,), whitening=None, max_length=3200), path)
 
     return once(tmp_path_factory, "long", write)

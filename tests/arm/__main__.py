@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from arm.emulation import PROCESSORS, ROOT, build, missing, run
 from arm.guest import check
+from arm.long import long_vectors
+from arm.networks import LONG, export_fresh, export_long
 from whiten import Encoder, Recipe, export_bundle
 from whiten_runtime.files.corpus import builtin_sentences
 
@@ -26,7 +28,9 @@ SENTENCES, FEWER = 500, 50
 """Numbers of sentences in int8, on the first processor and on the others."""
 ROUNDING = 1e-5
 """Difference above which a rounding to int8 fell on the other side."""
-GUEST = Path(__file__).with_name("guest.py")
+FLOAT32, INT8 = 1e-5, 2e-2
+"""Largest differences of long texts from this machine, over the norm."""
+GUEST, LONG_TEXTS = (Path(__file__).with_name(name) for name in ("guest.py", "long.py"))
 
 
 def main(folder: Path, python: str = "3.11", *processors: str) -> None:
@@ -41,12 +45,16 @@ def main(folder: Path, python: str = "3.11", *processors: str) -> None:
         export_bundle(Recipe("minilm", precision=precision), work / name, replace=True)
     for path in GOLDEN:
         shutil.copytree(path, work / path.name, dirs_exist_ok=True)
+    export_fresh(work)
+    export_long(work)
     texts = [sentence for _, sentence in builtin_sentences()]
     texts = texts[:: len(texts) // SENTENCES][:SENTENCES]
     machine = folder / f"python{python}"
     build(machine, python)
-    counts: dict[str, int | None] = {path.name: None for path in GOLDEN} | dict.fromkeys(PRECISIONS, PROBES)
+    whole: dict[str, int | None] = dict.fromkeys(["fresh", *(path.name for path in GOLDEN)])
+    counts = whole | dict.fromkeys(PRECISIONS, PROBES)
     here = {name: check(work / name, count) for name, count in counts.items()}
+    long_here = {name: long_vectors(work / name) for name in LONG}
     print("| processor | bundle | texts | from x86-64 | from the reference | cosine |\n|---|---|---|---|---|---|")
     sentences = {}
     for name in processors or PROCESSORS:
@@ -58,6 +66,8 @@ def main(folder: Path, python: str = "3.11", *processors: str) -> None:
         results = run(machine, PROCESSORS[name], GUEST, [f"/work/out-{name}", "/work/texts", *bundles], work)
         print("\n".join(_rows(name, results, here, out)), flush=True)
         sentences[name] = np.load(out / "sentences.npy")
+        run(machine, PROCESSORS[name], LONG_TEXTS, [f"/work/out-{name}", *(f"/work/{bundle}" for bundle in LONG)], work)
+        _tell_long(name, long_here, out)
     with Encoder(work / "minilm-int8", threads=1) as encoder:
         _tell_sentences(sentences, encoder.encode(texts))
 
@@ -74,6 +84,15 @@ def _rows(
             yield f"| {processor} | {name} | {result['texts']} | {apart.max():.1e} | {own} |"
     steps = {result.pop("step"): result for result in results if result["step"] not in ("probes", "import")}
     yield f"<!-- {processor}: {steps} -->"
+
+
+def _tell_long(processor: str, here: Mapping[str, NDArray[np.float32]], out: Path) -> None:
+    """Print a row for each bundle of long texts; end the program after one that differs too much."""
+    for name, vectors in here.items():
+        apart = distance(np.load(out / f"{name}.npy"), vectors).max()
+        print(f"| {processor} | {name}, long texts | {len(vectors)} | {apart:.1e} | | |", flush=True)
+        if apart > (INT8 if name.endswith("int8") else FLOAT32):
+            sys.exit(f"error: {processor}, {name}: long texts differ by {apart:.1e}")
 
 
 def distance(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:

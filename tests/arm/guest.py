@@ -1,8 +1,8 @@
 """Run whiten inside an emulated machine, and write what it gives: guest.py OUT TEXTS BUNDLE[=COUNT]...
 
 A bundle with a count is compared with the reference on so many of its shortest probes; one without is verified as
-`whiten verify` does. The texts of the file TEXTS are embedded with the last bundle. Vectors go to OUT; results are
-printed, one object of JSON a line.
+`whiten verify` does. The first bundle is refitted; the texts of the file TEXTS are embedded with the last one. Vectors
+go to OUT; results are printed, one object of JSON a line.
 """
 
 import json

@@ -49,6 +49,14 @@ def save_checkpoint(family: str | Family, directory: Path, widened: int = 1, **c
     return directory
 
 
+def save_long_checkpoint(family: str, directory: Path, length: int, **changes: Any) -> Path:
+    """Write a random checkpoint, as by `save_checkpoint`, for texts of so many tokens."""
+    save_checkpoint(family, directory, max_position_embeddings=length, **changes)
+    config = directory / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text("utf-8")) | {"model_max_length": length}), "utf-8")
+    return directory
+
+
 def random_network(
     config: "PretrainedConfig",
     network: str = "AutoModel",

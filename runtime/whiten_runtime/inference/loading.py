@@ -17,7 +17,14 @@ from whiten_runtime.inference.gpu import GpuEngine, check_padding, enables_cuda_
 from whiten_runtime.inference.options import Prompts
 from whiten_runtime.inference.sessions import GraphFile
 from whiten_runtime.inference.tokenizer import Tokenizer
-from whiten_runtime.ort.providers import CUDA_PROVIDER, NVIDIA, import_onnxruntime, provider_name, telemetry_off
+from whiten_runtime.ort.providers import (
+    CUDA_PROVIDER,
+    NVIDIA,
+    check_precision,
+    import_onnxruntime,
+    provider_name,
+    telemetry_off,
+)
 from whiten_runtime.ort.session import SessionOptions
 
 
@@ -51,6 +58,7 @@ def load_bundle(
         manifest = bundle.manifest
         if manifest.input != "text":
             raise BundleError(f"{path}: takes vectors, not texts; open it with whiten.VectorWhitener")
+        check_precision(path, manifest.precision, settings.providers)
         memory = manifest.memory if isinstance(manifest.memory, TextMemory) else None
         settings = replace(
             settings,

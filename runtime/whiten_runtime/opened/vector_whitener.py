@@ -19,7 +19,7 @@ from whiten_runtime.inference.embedder import progress_bar
 from whiten_runtime.inference.sessions import ForkSafeSession, GraphFile
 from whiten_runtime.inference.vectors import check_finite, rows_of
 from whiten_runtime.opened.opening import OpenedBundle, Opening, encode_options
-from whiten_runtime.ort.providers import Provider, providers_for
+from whiten_runtime.ort.providers import Provider, check_precision, providers_for
 from whiten_runtime.ort.session import SessionOptions
 
 _ROWS_PER_BLOCK = 4096
@@ -67,6 +67,7 @@ class VectorWhitener(OpenedBundle):
         self._opening = replace(opening, sha256=self._bundle.sha256)
         if self.manifest.input != "vectors":
             raise BundleError(f"{path}: takes texts, not vectors; open it with whiten.Encoder")
+        check_precision(path, self.manifest.precision, opening.options.providers)
         self._moments = read_moments(self._bundle)
         graph = GraphFile(self._bundle.model, opening.options, self._bundle.graph_files)
         self._session = ForkSafeSession(graph.create_session)

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from whiten_runtime.errors import MissingPackageError, ProviderError, UsageError, WhitenError
@@ -17,6 +18,10 @@ DEVICE_VARIABLE = "WHITEN_DEVICE"
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"
 TENSORRT_PROVIDER = "TensorrtExecutionProvider"
+
+BFLOAT16 = "mlas.enable_gemm_fastmath_arm64_bfloat16"
+"""The one option of the CPU's provider, a setting of onnxruntime's sessions: ARM64 processors that can multiply in
+bfloat16 do so where the graph has float32. Others compute as without it."""
 
 NVIDIA = {CUDA_PROVIDER: "cuda", TENSORRT_PROVIDER: "tensorrt"}
 """NVIDIA's providers, and the names of their libraries in onnxruntime."""
@@ -104,6 +109,20 @@ def provider_name(provider: Provider) -> str:
 def provider_options(provider: Provider) -> dict[str, Any]:
     """Return the options of a provider; none if it is only a name."""
     return {} if isinstance(provider, str) else dict(provider[1])
+
+
+def multiplies_bfloat16(providers: Sequence[Provider]) -> bool:
+    """Return whether `BFLOAT16` is asked for."""
+    return any(str(provider_options(provider).get(BFLOAT16)) == "1" for provider in providers)
+
+
+def check_precision(bundle: Path, precision: str, providers: Sequence[Provider]) -> None:
+    """Check that nothing less precise than float32 is asked for with a bundle of float32."""
+    if precision == "fp32" and multiplies_bfloat16(providers):
+        raise UsageError(
+            f"{bundle}: is of float32, and {BFLOAT16} computes in bfloat16; leave it out, or export the model with "
+            "--precision fp16"
+        )
 
 
 @contextmanager
@@ -202,4 +221,7 @@ def _with_defaults(provider: Provider) -> Provider:
     if not isinstance(name, str):
         raise UsageError(f"provider {provider!r} is neither a name nor a (name, options) pair")
     options = {**_DEFAULTS.get(name, {}), **provider_options(provider)}
+    if name == CPU_PROVIDER and (options.keys() - {BFLOAT16} or str(options.get(BFLOAT16, 0)) not in ("0", "1")):
+        given = ", ".join(f"{key}={value}" for key, value in options.items())
+        raise UsageError(f"{name} has one option, {BFLOAT16}=1; got {given}")
     return (name, options) if options else name

@@ -10,6 +10,7 @@ from whiten_runtime.errors import BundleError, ProviderError, one_line
 from whiten_runtime.ort.nvidia import advice, missing_for
 from whiten_runtime.ort.processor import default_threads, saturates_int8, thread_count
 from whiten_runtime.ort.providers import (
+    BFLOAT16,
     CPU_PROVIDER,
     CUDA_PROVIDER,
     Provider,
@@ -17,6 +18,7 @@ from whiten_runtime.ort.providers import (
     checked_providers,
     import_onnxruntime,
     installed_packages,
+    multiplies_bfloat16,
     on_device,
     preload_libraries,
     provider_name,
@@ -184,6 +186,8 @@ def create_session(
     settings.enable_mem_reuse = options.shared_buffers
     if options.exact_int8 and saturates_int8():
         settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, and slower
+    if multiplies_bfloat16(options.providers):
+        settings.add_session_config_entry(BFLOAT16, "1")
     for key, setting in (RECORD, _ONNX_ALONE):
         settings.add_session_config_entry(key, setting)
     if weights is not None:

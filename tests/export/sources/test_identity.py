@@ -18,6 +18,7 @@ from whiten_evaluation.sweep.layers import embed_layers, open_graph
 from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.opening import open_model
 from whiten_runtime.inference.options import Prompts
+from whiten_runtime.ort.providers import BFLOAT16
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 
@@ -186,6 +187,6 @@ def test_the_sweeps_cache_keeps_networks_and_devices_apart(saved: Callable[[str]
         open_model(resolve(str(folder))), "own", (1, 4), "mean", 16, Prompts(), tmp_path / "cache", options, Reporter()
     )
     before = set(graph.folder.parent.iterdir())
-    tuned = SessionOptions((("CPUExecutionProvider", {"use_arena": "0"}),), threads=1)
+    tuned = SessionOptions((("CPUExecutionProvider", {BFLOAT16: "0"}),), threads=1)
     embed_layers(graph, ["the cat", "a dog"], tuned, Reporter())
     assert len(set(graph.folder.parent.iterdir()) - before) == 1

@@ -12,6 +12,7 @@ from support.sts import write_paper_layout
 from whiten import Encoder, ProviderError, UsageError
 from whiten_runtime.commands.main import whiten
 from whiten_runtime.ort.providers import (
+    BFLOAT16,
     check_available,
     conflict,
     environment_providers,
@@ -53,6 +54,28 @@ def test_parse_provider(text: str, provider: object) -> None:
 def test_malformed_providers_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="wanted"):
         parse_provider(text)
+
+
+@pytest.mark.parametrize("options", [{"use_arena": "0"}, {BFLOAT16: "yes"}, {BFLOAT16: 1, "other": 2}], ids=str)
+def test_unknown_options_of_the_cpu_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=f"{CPU} has one option, {BFLOAT16}=1; got"):
+        providers_for([(CPU, options)])
+
+
+@pytest.mark.parametrize("name", ["bundle-v1", "bundle-v1-vectors"])
+def test_bundles_of_float32_are_not_computed_in_bfloat16(name: str, golden: Path) -> None:
+    device = f"{CPU}:{BFLOAT16}=1"
+    result = invoke(whiten, "verify", golden / name, "--device", device)
+    assert result.exit_code == 2
+    assert f"{name}: is of float32, and {BFLOAT16} computes in bfloat16" in result.stderr
+    assert invoke(whiten, "verify", golden / name, "--device", device.replace("=1", "=0")).exit_code == 0
+
+
+def test_other_precisions_may_be_computed_in_bfloat16(golden: Path) -> None:
+    with Encoder(golden / "bundle-v1-int8", providers=[(CPU, {BFLOAT16: 1})]) as encoder:
+        encoder.verify()
+        session = encoder._engine.graph.create_session()
+        assert session.get_session_options().get_session_config_entry(BFLOAT16) == "1"
 
 
 def test_cuda_is_exact_unless_asked_to_be_fast() -> None:

@@ -244,6 +244,8 @@ def _scan(graph: ir.Graph, nodes: Nodes, operands: _Operands, seen: Visible, pad
     missing = body.op("Sub", body.integers(BLOCK), body.size(turned, 0))
     pads = body.op("Concat", body.integers(0, 0, 0, 0), missing, body.integers(0, 0, 0), axis=0)
     block = floats(body.op("Pad", turned, pads))  # blocks that are joined have one size
+    # onnxruntime before 1.24 needs the shape of what a body gives
+    block.shape = ir.Shape([BLOCK, "batch_size", operands.heads, operands.width])
     length = nodes.size(operands.queries, 2)
     starts = nodes.op("Range", nodes.integer(0), nodes.op("Squeeze", length), nodes.integer(BLOCK))
     blocks = nodes.scan(starts, body.graph([start], [block]))
