@@ -202,6 +202,22 @@ def test_base_is_downloaded_at_the_revision_of_the_adapter(
     assert (found.merged_into, found.hub_id, found.revision) == ("some/base@v2", None, None)
 
 
+@pytest.mark.parametrize("remote_code", [False, True])
+def test_code_of_the_base_is_downloaded_where_it_may_run(
+    remote_code: bool, broken: Path, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def download(hub_id: str, revision: str | None, remote_code: bool, *rest: object) -> Path:
+        asked.append(remote_code)
+        return checkpoint("bert")
+
+    monkeypatch.setattr(resolving, "download", download)
+    change_config(broken, base_model_name_or_path="some/base")
+    resolve(str(broken), remote_code)
+    assert asked == [remote_code]
+
+
 def change_weights(folder: Path, change: Callable[[dict[str, np.ndarray]], object]) -> None:
     weights = load_file(folder / "adapter_model.safetensors")
     change(weights)

@@ -52,7 +52,7 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None, wit
         if revision is not None:
             raise UsageError(f"revision '{revision}' is for the hub, but '{model}' is a local path; leave it out")
         stem = path.resolve().name.split(".")[0] if path.is_file() else path.resolve().name
-        checkpoint = _open(model, _directory_name(stem), path, route=route, with_weights=with_weights)
+        checkpoint = _open(model, _directory_name(stem), path, remote_code, route, with_weights)
         if entry is not None:
             checkpoint = replace(
                 checkpoint, notes=(f"'{model}' is {path.resolve()} here, not the catalogue's {entry.name}",)
