@@ -43,9 +43,9 @@ def _traced_once_a_session(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep traces of networks, from the first test on that has imported what makes them."""
     pytorch = sys.modules.get("whiten_export.sources.load.pytorch")
     if pytorch is not None and not hasattr(pytorch.trace, "__wrapped__"):
-        from support.traces import kept_traces, remembering
+        from support.traces import remembering
 
-        pytorch.trace = remembering(pytorch.trace, shared_folder(tmp_path_factory) / "traces", kept_traces())
+        pytorch.trace = remembering(pytorch.trace, shared_folder(tmp_path_factory) / "traces")
 
 
 @pytest.fixture(scope="module", autouse=True)

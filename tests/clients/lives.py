@@ -412,6 +412,9 @@ LIVES: dict[str, type[Life]] = {
     "txtai": Txtai,
 }
 
+FRAMEWORKS = {"chroma": "chromadb", "langchain": "langchain_core", "llama_index": "llama_index.core"}
+"""Modules of frameworks, where they have another name than the adapter."""
+
 
 def check(life: Life, adapter: Any, bundle: Path, texts: list[str]) -> None:
     """Check the vectors of documents and queries."""
@@ -515,7 +518,7 @@ def live(life: Life, steps: Sequence[str], folder: Path) -> int:
 
 if __name__ == "__main__":
     name, place = sys.argv[1:]
-    import_module(f"whiten.integrations.{name}")
+    import_module(FRAMEWORKS.get(name, name))
     for line in sys.stdin:
         process = os.fork()
         if process == 0:

@@ -18,6 +18,7 @@ from support.vectors import ROUNDING, worst
 from whiten import Encoder, ProviderError, TextError, TooLongError, UsageError, WhitenError
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.opened.model import embedder_of
+from whiten_runtime.ort.providers import BFLOAT16
 
 CPU = "CPUExecutionProvider"
 
@@ -223,7 +224,7 @@ def test_options_of_encode_are_refused(tiny: Encoder, name: str, values: tuple[o
 
 
 def test_provider_with_options_is_accepted(tiny_bundle: Path) -> None:
-    with Encoder(tiny_bundle, providers=[(CPU, {"use_arena": "0"})], threads=1) as encoder:
+    with Encoder(tiny_bundle, providers=[(CPU, {BFLOAT16: "0"})], threads=1) as encoder:
         assert encoder.providers == [CPU]
         assert encoder.encode("text").shape == (WIDTH,)
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 SOCKET = "socket"
 PRELOADED = (
-    *("onnxruntime", "sentence_transformers", "tokenizers", "torch", "transformers", "whiten"),
+    *("sentence_transformers", "tokenizers", "torch", "transformers", "whiten"),
     *("whiten_evaluation.commands", "whiten_export.commands.export", "whiten_export.pipeline.export"),
     *("whiten_export.sources.load.pytorch", "whiten_runtime.commands.main", "whiten_scale.commands.embed_many"),
 )
@@ -31,8 +31,6 @@ class Programs:
     """A process that has imported the commands, until it is closed."""
 
     def __init__(self, folder: Path, traces: Path, variables: Mapping[str, str]) -> None:
-        from support.traces import kept_traces
-
         self.path = folder / "bin"
         self.path.mkdir(parents=True)
         for name in ("whiten", "whiten-export", "python"):
@@ -42,7 +40,7 @@ class Programs:
         tests = str(Path(__file__).parents[1])
         paths = [tests, variables.get("PYTHONPATH", "")]
         environment = os.environ | {"PYTHONUNBUFFERED": "1"} | dict(variables) | {"PYTHONPATH": os.pathsep.join(paths)}
-        command = [sys.executable, "-m", "support.forking", str(folder), str(traces), str(kept_traces())]
+        command = [sys.executable, "-m", "support.forking", str(folder), str(traces)]
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
@@ -58,6 +56,8 @@ class Programs:
 
 def _ask(folder: Path, name: str, arguments: Sequence[str]) -> int:
     """Have a program run by the process of a folder; return its exit code, or die of the signal it died of."""
+    if name == "python" and (not arguments or arguments[0].startswith("-")):
+        os.execv(sys.executable, [sys.executable, *arguments])
     request = {"name": name, "arguments": arguments, "folder": str(Path.cwd()), "variables": dict(os.environ)}
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(folder / SOCKET))
@@ -68,7 +68,7 @@ def _ask(folder: Path, name: str, arguments: Sequence[str]) -> int:
             process = int(lines.readline())
             for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
                 if signal.getsignal(number) is not signal.SIG_IGN:
-                    signal.signal(number, lambda sent, _: os.kill(process, sent))
+                    signal.signal(number, lambda sent, _: _pass_on(process, sent))
             code = int(lines.readline())
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
@@ -76,18 +76,26 @@ def _ask(folder: Path, name: str, arguments: Sequence[str]) -> int:
     return code
 
 
-def _serve(folder: Path, traces: Path, kept: Path) -> Callable[[], None] | None:
+def _pass_on(process: int, sent: int) -> None:
+    with suppress(ProcessLookupError):  # it has just ended
+        os.kill(process, sent)
+
+
+def _serve(folder: Path, traces: Path) -> Callable[[], None] | None:
     """Fork for every program that asks; return in a fork what it runs, and None when standard input ends."""
     import gc
     import selectors
     from importlib import import_module
 
+    from whiten_runtime.ort.providers import import_onnxruntime
+
+    import_onnxruntime()  # before others: it starts no thread, which a fork would not have
     for module in PRELOADED:
         import_module(module)
     from support.traces import remembering
     from whiten_export.sources.load import pytorch
 
-    pytorch.trace = remembering(pytorch.trace, traces, kept)
+    pytorch.trace = remembering(pytorch.trace, traces)
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that watch a program
@@ -131,6 +139,7 @@ def _watch(connection: socket.socket) -> Callable[[], None]:
         os.close(file)
     print(process, file=lines, flush=True)
     if connection in select.select((connection, ended), (), ())[0]:
+        _pass_on(process, signal.SIGKILL)  # in case it leads no group yet
         with suppress(ProcessLookupError):
             os.killpg(process, signal.SIGKILL)
     _, status = os.waitpid(process, 0)
@@ -189,6 +198,6 @@ if __name__ == "__main__":
     first, second, *others = sys.argv[1:]
     if sys.flags.isolated:
         sys.exit(_ask(Path(first), second, others))
-    program = _serve(Path(first), Path(second), Path(others[0]))
+    program = _serve(Path(first), Path(second))
     if program is not None:
         _end(program)

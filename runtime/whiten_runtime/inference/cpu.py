@@ -20,7 +20,7 @@ _USUAL_TOKENS = 16
 """Tokens of a single-text request such as a query: shorter ones use the same session, which is created first."""
 
 
-_SHORT = 512
+SHORT = 512
 """Number of tokens up to which the memory of a text is not counted."""
 
 
@@ -79,7 +79,7 @@ class CpuEngine(Engine):
 
     def _run(self, feed: Feed, outputs: Sequence[str], side_by_side: bool) -> list[NDArray[np.float32]]:
         texts, tokens = feed["input_ids"].shape
-        if tokens <= _SHORT or self._memory is None:
+        if tokens <= SHORT or self._memory is None:
             return self._run_now(feed, outputs, side_by_side)
         needed = self._memory.of(tokens, texts)
         if needed > self._budget:

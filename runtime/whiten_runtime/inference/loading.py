@@ -10,7 +10,7 @@ from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import LARGEST_PAIR, TextMemory
 from whiten_runtime.errors import BundleError, UsageError
-from whiten_runtime.inference.cpu import CpuEngine
+from whiten_runtime.inference.cpu import SHORT, CpuEngine
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.gpu import GpuEngine, check_padding, enables_cuda_graph
@@ -60,11 +60,7 @@ def load_bundle(
             raise BundleError(f"{path}: takes vectors, not texts; open it with whiten.VectorWhitener")
         check_precision(path, manifest.precision, settings.providers)
         memory = manifest.memory if isinstance(manifest.memory, TextMemory) else None
-        settings = replace(
-            settings,
-            exact_int8=may_saturate(manifest),
-            shared_buffers=memory is None or not settings.on_cpu,
-        )
+        settings = _for_length(replace(settings, exact_int8=may_saturate(manifest)), manifest.max_seq_length)
         weights = executor.submit(bundle.check_weights) if verify_hashes else None
         tokenizer = executor.submit(_read_tokenizer, bundle)
         more = executor.submit(read, bundle) if read is not None else None
@@ -142,7 +138,15 @@ def load_graph(
     prompts: Prompts | None = None,
 ) -> Embedder:
     """Open a graph that is not part of a bundle yet, as `load_bundle` opens one that is."""
-    return Embedder(tokenizer, open_engine(model, pad_token_id, options), output, prompts or Prompts())
+    settings = _for_length(options or SessionOptions(), tokenizer.max_seq_length)
+    check_precision(model, "fp32", settings.providers)
+    return Embedder(tokenizer, open_engine(model, pad_token_id, settings), output, prompts or Prompts())
+
+
+def _for_length(settings: SessionOptions, longest: int) -> SessionOptions:
+    """Return the options for texts of up to `longest` tokens."""
+    shared = longest <= SHORT or provider_name(settings.providers[0]) in NVIDIA
+    return replace(settings, shared_buffers=shared)
 
 
 def may_saturate(manifest: Manifest) -> bool:

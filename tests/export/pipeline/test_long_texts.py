@@ -190,7 +190,9 @@ def test_a_text_that_takes_too_much_memory_is_refused_before_it_runs(long_bundle
 def test_only_sessions_of_long_texts_hold_no_buffers_between_layers(long_bundle: Path, tiny_bundle: Path) -> None:
     for bundle, shared in ((long_bundle, False), (tiny_bundle, True)):
         with Encoder(bundle) as encoder:
-            assert encoder._engine._wide.get().get_session_options().enable_mem_reuse is shared  # type: ignore[attr-defined]
+            engine: Any = encoder._engine
+            for session in (engine._wide, engine._narrow):
+                assert session.get().get_session_options().enable_mem_reuse is shared
 
 
 @pytest.mark.parametrize("limit", [0, -1, 2.5])
