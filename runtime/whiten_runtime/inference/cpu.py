@@ -21,7 +21,7 @@ _USUAL_TOKENS = 16
 
 
 SHORT = 512
-"""Number of tokens up to which the memory of a text is not counted."""
+"""Number of tokens up to which the memory of a text is not counted, and is little, whatever sessions hold."""
 
 
 def too_large(tokens: int, needed: int, budget: int) -> str:

@@ -1,9 +1,9 @@
 """Test that texts of the maximum length are proven: what is wrong only beyond 1,024 tokens is refused."""
 
 import dataclasses
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from support.checkpoints import save_checkpoint
+from support.checkpoints import save_long_checkpoint
 from support.families import WIDTH
 from support.once import once
 from whiten import Encoder, NoVectorError, ParityError, UsageError
@@ -33,12 +33,11 @@ LENGTH = 1300
 def long_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return a function that makes a small network for texts of 1,300 tokens."""
 
-    def make(family: str, path: Path) -> None:
-        save_checkpoint(family, path, max_position_embeddings=LENGTH, num_hidden_layers=2)
-        config = path / "tokenizer_config.json"
-        config.write_text(json.dumps(json.loads(config.read_text("utf-8")) | {"model_max_length": LENGTH}), "utf-8")
+    def make(family: str) -> Path:
+        save = partial(save_long_checkpoint, family, length=LENGTH, num_hidden_layers=2)
+        return once(tmp_path_factory, f"long/{family}", save)
 
-    return lambda family: once(tmp_path_factory, f"long/{family}", lambda path: make(family, path))
+    return make
 
 
 def export(checkpoint: Path, out: Path, **choices: Any) -> Path:
