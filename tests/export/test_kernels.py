@@ -28,7 +28,7 @@ export_bundle(Recipe(model, layers=(1, 2), whitening=None), f"{out}/plain")
 export_bundle(Recipe(model, layers=(1, 2), whitening=None, precision="int8"), f"{out}/int8")
 export_bundle(Recipe(model, layers=(0, 1), whitening="pca", corpus=(corpus,)), f"{out}/white")
 """
-PROCESSORS = {"default": (None, 2), "one thread": (None, 1), "AVX2": ("Haswell", 2), "SSE3": ("Prescott", 1)}
+PROCESSORS = {"default": (None, 2), "AVX2": ("Haswell", 1), "SSE3": ("Prescott", 2)}
 """Core types of OpenBLAS, and numbers of threads."""
 
 

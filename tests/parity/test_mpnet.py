@@ -31,7 +31,7 @@ def bundle(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.filterwarnings("ignore")
 def test_vectors_equal_sentence_transformers(model: Path, bundle: Path) -> None:
-    theirs = SentenceTransformer(str(model), device="cpu").encode(TEXTS)
+    theirs = SentenceTransformer(str(model), device="cpu").encode(TEXTS, batch_size=1)
     with Encoder(bundle) as encoder:
         np.testing.assert_allclose(encoder.encode(TEXTS), theirs, rtol=0, atol=1e-6)
     manifest = read_manifest(bundle)

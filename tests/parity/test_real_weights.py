@@ -47,7 +47,7 @@ LAST_LAYER = ("--layers", "-1", "--whitening", "none")
 
 
 def of_sentence_transformers(folder: Path, texts: Sequence[str]) -> Vectors:
-    return np.asarray(SentenceTransformer(str(folder), device="cpu").encode(list(texts)))
+    return np.asarray(SentenceTransformer(str(folder), device="cpu").encode(list(texts), batch_size=1))
 
 
 def of_transformers(folder: Path, texts: Sequence[str]) -> Vectors:
