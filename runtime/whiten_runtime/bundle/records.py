@@ -217,7 +217,7 @@ class ParityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     mean_norm_error: float
     """Mean of the same."""
     provider: str = "CPUExecutionProvider"
-    """Execution provider of onnxruntime that computed the vectors."""
+    """Execution providers of onnxruntime that computed the vectors, with their options, as `--device` takes them."""
     max_tokens: int | msgspec.UnsetType = msgspec.UNSET
     """Number of tokens of the longest text that was compared; absent in bundles of 0.4 and where vectors come in."""
 
