@@ -222,6 +222,11 @@ class ParityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Number of tokens of the longest text that was compared; absent in bundles of 0.4 and where vectors come in."""
 
 
+SHORT = 512
+"""Number of tokens of a batch's longest text up to which graphs compute attention at once. The memory of such texts is
+little, and is not counted, whatever sessions hold."""
+
+
 class TextMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Estimate of the memory that a text takes on a CPU, besides the weights."""
 
@@ -236,7 +241,7 @@ class TextMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def in_words(self, longest: int) -> str:
         """Return what texts of 512 and 2,048 tokens and of the maximum length take."""
-        lengths = dict.fromkeys(min(tokens, longest) for tokens in (512, 2048, longest))
+        lengths = dict.fromkeys(min(tokens, longest) for tokens in (SHORT, 2048, longest))
         return ", ".join(f"{tokens:,} tokens about {_megabytes(self.of(tokens))}" for tokens in lengths)
 
 
