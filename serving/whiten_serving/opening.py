@@ -17,7 +17,7 @@ from whiten_runtime.errors import ProviderError, WhitenError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.opened.encoder import Encoder
 from whiten_runtime.opened.model import embedder_of
-from whiten_runtime.opened.opening import proof_of
+from whiten_runtime.opened.opening import proof_of, providers_of
 from whiten_runtime.ort.providers import parse_provider
 from whiten_serving.arguments import ModelChoice
 from whiten_serving.encoder_queue import EncoderQueue
@@ -83,7 +83,7 @@ def describe(model: ServedModel) -> str:
     manifest, encoder = model.manifest, model.encoder
     parity = "parity not checked"
     if model.parity is not None:
-        parity = f"parity proven on {encoder.providers[0]}: worst cosine {model.parity:.7f}"
+        parity = f"parity proven on {providers_of(encoder)}: worst cosine {model.parity:.7f}"
     return f"{model.name}: {manifest.dimension} dimensions, {manifest.precision}, space {encoder.space}; {parity}"
 
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from whiten_export.graph.attention.blocks import SHORT, attend_in_blocks, text_memory
+from whiten_export.graph.attention.blocks import attend_in_blocks, text_memory
 from whiten_export.graph.builder import reopen_graph, save_graph
 from whiten_export.graph.float16 import halve_network, halve_weights
 from whiten_export.graph.fold_positions import fold_positions
@@ -49,7 +49,7 @@ from whiten_export.writing.client_files import (
 from whiten_export.writing.staging import check_place, staged
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE, TOKENIZER_FILE, file_record
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import QuantizationRecord
+from whiten_runtime.bundle.records import SHORT, QuantizationRecord
 from whiten_runtime.errors import instance_of, path_of
 from whiten_runtime.inference.options import Prompts, with_prompt
 from whiten_runtime.ort.session import SessionOptions

@@ -25,7 +25,7 @@ from whiten_runtime.hub.uploading import CARD_FILE
 from whiten_runtime.inference.options import TEXT, with_prompt
 from whiten_runtime.opened.vector_whitener import VectorWhitener
 from whiten_runtime.ort.doctor import check_provider
-from whiten_runtime.ort.providers import import_onnxruntime, provider_name
+from whiten_runtime.ort.providers import describe_providers, import_onnxruntime
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WhiteningMap
@@ -78,7 +78,7 @@ def parity_record(
 
     `options` are those of the session, by default for the CPU; `max_tokens` is the length of the longest text.
     """
-    provider = provider_name((options or SessionOptions()).providers[0])
+    provider = describe_providers((options or SessionOptions()).providers)
     measured = dataclasses.asdict(agreement)
     measured.pop("norm_bias")  # the gate has bounded it
     return ParityRecord(reference=reference, provider=provider, max_tokens=max_tokens, **measured)

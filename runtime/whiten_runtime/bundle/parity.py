@@ -122,7 +122,7 @@ class Proof:
     agreement: Agreement
     gate: Gate
     reference: str  # program that computed the reference's vectors
-    provider: str  # execution provider that computed the bundle's
+    provider: str  # execution providers that computed the bundle's, with their options
 
     @property
     def passed(self) -> bool:

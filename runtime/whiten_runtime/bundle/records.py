@@ -217,9 +217,14 @@ class ParityRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     mean_norm_error: float
     """Mean of the same."""
     provider: str = "CPUExecutionProvider"
-    """Execution provider of onnxruntime that computed the vectors."""
+    """Execution providers of onnxruntime that computed the vectors, with their options, as `--device` takes them."""
     max_tokens: int | msgspec.UnsetType = msgspec.UNSET
     """Number of tokens of the longest text that was compared; absent in bundles of 0.4 and where vectors come in."""
+
+
+SHORT = 512
+"""Number of tokens of a batch's longest text up to which graphs compute attention at once. The memory of such texts is
+little, and is not counted, whatever sessions hold."""
 
 
 class TextMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -236,7 +241,7 @@ class TextMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def in_words(self, longest: int) -> str:
         """Return what texts of 512 and 2,048 tokens and of the maximum length take."""
-        lengths = dict.fromkeys(min(tokens, longest) for tokens in (512, 2048, longest))
+        lengths = dict.fromkeys(min(tokens, longest) for tokens in (SHORT, 2048, longest))
         return ", ".join(f"{tokens:,} tokens about {_megabytes(self.of(tokens))}" for tokens in lengths)
 
 

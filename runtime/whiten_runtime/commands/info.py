@@ -96,7 +96,7 @@ def describe(manifest: Manifest) -> str:
         if manifest.published is not None:
             rows.append(("", f"{in_words(manifest.published)}, of that against {manifest.published.reference}"))
         if manifest.target == "cuda":
-            verified = parity.provider == CUDA_PROVIDER
+            verified = parity.provider.startswith(CUDA_PROVIDER)
             rows.append(("", "on CUDA" if verified else "not verified on CUDA: whiten verify BUNDLE --device cuda"))
     total = sum(record.bytes for record in manifest.files.values())
     rows.append(("size", f"{human_size(total)} in {len(manifest.files)} files"))

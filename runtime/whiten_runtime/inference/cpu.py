@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.records import TextMemory
+from whiten_runtime.bundle.records import SHORT, TextMemory
 from whiten_runtime.errors import MEMORY_LIMIT, NoVectorError
 from whiten_runtime.inference.batching import ALONE_TOKENS, Schedule
 from whiten_runtime.inference.engine import Engine, Feed
@@ -18,10 +18,6 @@ from whiten_runtime.ort.session import SessionOptions
 
 _USUAL_TOKENS = 16
 """Tokens of a single-text request such as a query: shorter ones use the same session, which is created first."""
-
-
-SHORT = 512
-"""Number of tokens up to which the memory of a text is not counted, and is little, whatever sessions hold."""
 
 
 def too_large(tokens: int, needed: int, budget: int) -> str:
@@ -49,7 +45,7 @@ class CpuEngine(Engine):
     one thread.
 
     Texts of more than `ALONE_TOKENS` tokens run one at a time on the wide session, and give their memory back. If
-    `memory` says what a text takes, texts of more than 512 tokens run while they fit `memory_limit` of the options.
+    `memory` says what a text takes, texts of more than `SHORT` tokens run while they fit `memory_limit` of the options.
     """
 
     def __init__(

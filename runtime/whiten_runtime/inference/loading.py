@@ -8,9 +8,9 @@ from pathlib import Path
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE, Bundle, open_bundle
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import LARGEST_PAIR, TextMemory
+from whiten_runtime.bundle.records import LARGEST_PAIR, SHORT, TextMemory
 from whiten_runtime.errors import BundleError, UsageError
-from whiten_runtime.inference.cpu import SHORT, CpuEngine
+from whiten_runtime.inference.cpu import CpuEngine
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.gpu import GpuEngine, check_padding, enables_cuda_graph

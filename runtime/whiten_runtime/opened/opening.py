@@ -27,7 +27,7 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import UsageError
 from whiten_runtime.inference.options import EncodeArguments, EncodeOptions, stored_ranges
 from whiten_runtime.inference.vectors import comparable, row_similarities, similarity_matrix
-from whiten_runtime.ort.providers import provider_name
+from whiten_runtime.ort.providers import describe_providers
 from whiten_runtime.ort.session import SessionOptions
 
 Opened = TypeVar("Opened", bound="OpenedBundle")
@@ -227,17 +227,22 @@ def bundle_of(opened: OpenedBundle) -> Bundle:
     return opened._bundle
 
 
+def providers_of(opened: OpenedBundle) -> str:
+    """Return the providers that an open bundle was asked to run on, with their options."""
+    return describe_providers(opened._opening.options.providers)
+
+
 def proof_of(opened: OpenedBundle, quick: bool = False) -> Proof:
     """Compute the probes of an open bundle, and return how near they are to the reference's vectors.
 
     With `quick`, texts of more than 1,024 tokens are left out.
     """
-    providers, parity = opened._opening.options.providers, opened.manifest.parity
+    parity = opened.manifest.parity
     return Proof(
         agreement=opened.verify(quick),
         gate=gate_here(opened.manifest),
         reference=parity.reference.split(",")[0] if parity else "its reference",
-        provider=provider_name(providers[0]),
+        provider=providers_of(opened),
     )
 
 

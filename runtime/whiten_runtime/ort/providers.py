@@ -111,6 +111,19 @@ def provider_options(provider: Provider) -> dict[str, Any]:
     return {} if isinstance(provider, str) else dict(provider[1])
 
 
+def describe_providers(providers: Sequence[Provider]) -> str:
+    """Return providers as `--device` takes them, with their options, but for our defaults and the number of a GPU."""
+    return ", ".join(map(_describe, providers))
+
+
+def _describe(provider: Provider) -> str:
+    name = provider_name(provider)
+    usual = {key: str(value) for key, value in _DEFAULTS.get(name, {}).items()}
+    options = {key: str(value) for key, value in provider_options(provider).items() if key != "device_id"}
+    pairs = [f"{key}={value}" for key, value in options.items() if usual.get(key) != value]
+    return f"{name}:{','.join(pairs)}" if pairs else name
+
+
 def multiplies_bfloat16(providers: Sequence[Provider]) -> bool:
     """Return whether `BFLOAT16` is asked for."""
     return any(str(provider_options(provider).get(BFLOAT16)) == "1" for provider in providers)

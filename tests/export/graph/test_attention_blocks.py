@@ -16,6 +16,7 @@ from whiten_export.graph.attention import blocks
 from whiten_export.graph.attention.find import attentions, shared_heads
 from whiten_export.graph.attention.masks import Visible, visible
 from whiten_export.graph.fold_positions import fold_positions
+from whiten_runtime.bundle import records
 
 IN_BLOCKS = [
     *("bert", "gpt2", "modernbert", "mistral", "gemma3_text"),
@@ -94,6 +95,13 @@ def test_attentions_that_are_not_understood_stay_as_they_are(
     model = trace(family)
     assert blocks.attend_in_blocks(model, MAX_LENGTH) == LAYERS
     assert worst(model, load(family), (MAX_LENGTH, 5)) < 1e-5
+
+
+def test_texts_whose_memory_is_not_counted_are_computed_at_once(trace: Callable[[str], ir.Model]) -> None:
+    model = trace("bert")
+    blocks.attend_in_blocks(model, records.SHORT + 1)
+    (long,) = (node for node in model.graph if node.op_type == "Greater")
+    assert long.inputs[1].const_value.numpy() == records.SHORT
 
 
 def test_graphs_of_short_texts_stay_as_they_are(trace: Callable[[str], ir.Model]) -> None:

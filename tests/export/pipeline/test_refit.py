@@ -25,6 +25,7 @@ from whiten import Encoder
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
 from whiten_runtime.bundle.parity import compare
 from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.ort.providers import BFLOAT16
 from whiten_whitening.statistics import fit_statistics, load_statistics
 
 
@@ -43,6 +44,17 @@ def test_refit_on_the_same_corpus_equals_the_export(tiny_bundle: Path, corpus_fi
         for got, wanted in zip(*isotropy, strict=True):
             assert got == pytest.approx(wanted, rel=1e-5, abs=1e-5)
         assert new.space == old.space
+
+
+def test_the_proof_of_a_refit_names_options_of_its_provider(
+    golden: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = copy_bundle(golden / "bundle-v1-int8", tmp_path)
+    add_unwhitened_output(bundle)
+    device = f"CPUExecutionProvider:{BFLOAT16}=1"
+    monkeypatch.setenv("WHITEN_DEVICE", device)
+    command = ("refit", bundle, "--corpus", corpus_file, "--whitening", "pca", "--out", tmp_path / "new", "--json")
+    assert json.loads(ok(*command).stdout)["manifest"]["parity"]["provider"] == device
 
 
 @pytest.mark.parametrize("moment", ["fit.fit_corpus", "fit.fit", "export.set_head"])

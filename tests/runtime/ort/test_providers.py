@@ -1,5 +1,6 @@
 """Test the choice of providers, with faked lists of available ones, and the placement of nodes on them."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from whiten_runtime.ort.providers import (
     BFLOAT16,
     check_available,
     conflict,
+    describe_providers,
     environment_providers,
     on_device,
     parse_provider,
@@ -76,6 +78,33 @@ def test_other_precisions_may_be_computed_in_bfloat16(golden: Path) -> None:
         encoder.verify()
         session = encoder._engine.graph.create_session()
         assert session.get_session_options().get_session_config_entry(BFLOAT16) == "1"
+
+
+@pytest.mark.parametrize("value", ["1", "0"])
+def test_a_proof_names_options_of_its_provider(golden: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    device = f"{CPU}:{BFLOAT16}={value}"
+    result = invoke(whiten, "verify", golden / "bundle-v1-int8", "--device", device, "--json")
+    assert json.loads(result.stdout)["provider"] == device
+    assert f" on {device}: " in result.stderr
+    monkeypatch.setenv("WHITEN_DEVICE", device)
+    assert f" on {device}: " in invoke(whiten, "verify", golden / "bundle-v1-int8").stderr
+
+
+@pytest.mark.parametrize(
+    ("providers", "text"),
+    [
+        ([CPU], CPU),
+        ([(CPU, {BFLOAT16: 1})], f"{CPU}:{BFLOAT16}=1"),
+        ([(CUDA, {"device_id": 1})], CUDA),
+        ([(CUDA, {"use_tf32": "0"}), CPU], f"{CUDA}, {CPU}"),
+        ([(CUDA, {"use_tf32": 1})], f"{CUDA}:use_tf32=1"),
+        ([CUDA, (CPU, {BFLOAT16: 1})], f"{CUDA}, {CPU}:{BFLOAT16}=1"),
+        ([("Some", {"device_type": "CPU", "precision": "FP16"})], "Some:device_type=CPU,precision=FP16"),
+    ],
+    ids=str,
+)
+def test_describe_providers(providers: list[Any], text: str) -> None:
+    assert describe_providers(providers_for(providers)) == text
 
 
 def test_cuda_is_exact_unless_asked_to_be_fast() -> None:

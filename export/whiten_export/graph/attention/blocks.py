@@ -16,10 +16,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from whiten_export.graph.attention.find import Attention, attentions, shared_heads, size_of
 from whiten_export.graph.attention.masks import Visible, visible
 from whiten_export.graph.builder import Nodes, floats
-from whiten_runtime.bundle.records import TextMemory
-
-SHORT = 512
-"""Maximum number of tokens of a batch's longest text up to which attention is computed at once."""
+from whiten_runtime.bundle.records import SHORT, TextMemory
 
 BLOCK = 128
 """Number of queries of a block."""
