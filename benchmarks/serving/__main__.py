@@ -75,7 +75,7 @@ def _measure(arguments: argparse.Namespace, bundle: Path, model: Path | None, te
     from whiten_runtime.ort.processor import processor
 
     threads = arguments.threads or processor().threads
-    commands = {_WHITEN: whiten(bundle, threads, "--max-wait", "600", "--log", "off")}
+    commands = {_WHITEN: whiten(bundle, threads, "--max-wait", "600s", "--log", "off")}
     if model is not None:
         commands[_PEER] = peer(arguments.peer, model, arguments.peer_file, threads)
     starts = {name: _starts(command, arguments.starts) for name, command in commands.items()}
@@ -184,7 +184,7 @@ def _growth(server: Server, texts: Sequence[str], count: int) -> str:
 
 def _overload(arguments: argparse.Namespace, bundle: Path, texts: Sequence[str], threads: int) -> str:
     """Return what becomes of three times as many requests as are computed, with two seconds of work that may wait."""
-    command = whiten(bundle, threads, "--max-wait", "2", "--log", "off")
+    command = whiten(bundle, threads, "--max-wait", "2s", "--log", "off")
     many = [request(_PATH, {"input": list(texts[start : start + 8])}) for start in range(0, len(texts) - 7, 8)]
     server = Server(command)
     try:

@@ -1,12 +1,12 @@
-"""Open what is served: bundles, whose parity is proven on this machine, and the sockets of clients and systemd."""
+"""Open what is served: bundles, whose parity is proven on this machine, and the socket to listen on."""
 
+import asyncio
 import errno
 import logging
-import os
 import shutil
 import socket
+import webbrowser
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
@@ -133,15 +133,6 @@ def address_of(sock: socket.socket) -> str:
     return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
 
 
-def notify(*lines: str) -> None:
-    """Tell systemd what the process does, by the protocol of sd_notify(3); does nothing without NOTIFY_SOCKET."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if address.startswith(("/", "@")):
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.connect("\0" + address[1:] if address.startswith("@") else address)
-            sender.sendall("\n".join(lines).encode())
-
-
 def page_url(settings: Settings, address: str) -> str | None:
     """Return where a browser on this machine finds the page; None where it cannot, or there is none."""
     host, _, port = address.rpartition(":")
@@ -149,6 +140,12 @@ def page_url(settings: Settings, address: str) -> str | None:
         return None
     local = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
     return f"{'https' if settings.tls else 'http'}://{local}:{port}{settings.root_path}/"
+
+
+async def open_browser(url: str) -> None:
+    """Open a page in the user's browser."""
+    if not await asyncio.to_thread(webbrowser.open, url):
+        _log.warning("no browser could be opened; the page is %s", url)
 
 
 def refused(error: BaseException | None, address: Address) -> WhitenError:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +35,7 @@ from whiten_serving.opening import (
     is_replaced,
     make_model,
     make_scheduler,
-    notify,
+    open_browser,
     open_encoder,
     page_url,
     refused,
@@ -46,12 +47,6 @@ _SWITCH = 0.001
 """Seconds after which a thread that waits for the interpreter gets it. With Python's 0.005, lanes that have computed a
 batch wait for the event loop: 10 % fewer texts/s of all-MiniLM-L6-v2 on two cores. With 0.0001, they take so many small
 batches that requests for layer 0, whose network costs nothing, take a fifth more of the processor."""
-
-KEEP_ALIVE = 620
-"""Seconds that a connection may be idle: longer than balancers keep theirs, of which Google's 600 s are the most."""
-
-GRACE = 30
-"""Seconds after the drain in which running requests may end."""
 
 _LOG = logging.getLogger("whiten.serving")
 
@@ -93,8 +88,8 @@ class Process:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=GRACE,
+            timeout_keep_alive=settings.keep_alive,
+            timeout_graceful_shutdown=math.ceil(settings.grace),
             ssl_certfile=settings.tls,
         )
         try:
@@ -137,6 +132,8 @@ class Process:
         if url is not None:
             values["page"] = url
         _LOG.info("ready", extra={"values": values})
+        if self.settings.open and url is not None:
+            self._tasks.add(asyncio.create_task(open_browser(url)))
         notify("READY=1", f"STATUS=serving on {address}")
 
     def _handle_signals(self) -> None:
@@ -175,11 +172,11 @@ class Process:
             self._hung_up.set()
 
     async def _drain(self) -> None:
-        drain = self.settings.drain
+        drain, grace = self.settings.drain, self.settings.grace
         self.service.draining = True
         notify("STOPPING=1", "STATUS=draining")
         _LOG.info(
-            f"draining: requests are answered for {drain:g} s, those that run then for up to {GRACE} s more; "
+            f"draining: requests are answered for {drain:g} s, those that run then for up to {grace:g} s more; "
             "a second signal ends at once"
         )
         await asyncio.sleep(drain)
@@ -297,3 +294,12 @@ class JsonLines(TextLines):
             "message": super().format(record).removeprefix(f"{record.levelname.lower()}: "),
         }
         return json.dumps(written | values)
+
+
+def notify(*lines: str) -> None:
+    """Tell systemd what the process does, by the protocol of sd_notify(3); does nothing without NOTIFY_SOCKET."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address.startswith(("/", "@")):
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.connect("\0" + address[1:] if address.startswith("@") else address)
+            sender.sendall("\n".join(lines).encode())

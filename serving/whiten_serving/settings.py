@@ -1,24 +1,38 @@
 """Declare each setting of the HTTP application and of `whiten serve`, for options, files and documentation."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, get_type_hints
 
 from whiten_runtime.errors import UsageError, one_of
 
+_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) *([A-Za-z]*)")
 _LISTEN = re.compile(
     r"unix:(?P<uds>.+)|fd:(?P<fd>\d+)|(?:(?P<host>[^\s:\[\]]+):|\[(?P<ipv6>[^\s\[\]]+)\]:)?(?P<port>\d{1,5})", re.DOTALL
 )
 
 
 @dataclass(frozen=True)
-class Range:
-    """Bounds of a number."""
+class Measure:
+    """A number that may be written with a unit, such as 500ms or 32MB."""
 
+    noun: str  # what the help calls it
+    units: Mapping[str, float]  # by their suffixes; that of a number without one is ""
+    shown_in: str  # unit in which the help shows it
+    example: str
     least: float
     most: float
-    whole: bool = False
+    whole: bool = True
+
+    def read(self, text: object) -> float:
+        """Return the number that a text says."""
+        match = None if isinstance(text, bool) else _NUMBER.fullmatch(str(text).strip())
+        factor = self.units.get(match[2].lower()) if match else None
+        number = float(match[1]) * factor if match and factor else -1.0
+        if not self.least <= number <= self.most or (self.whole and number % 1):
+            raise UsageError(f"{text!r} is not a number such as {self.example}, from {self.least:g} to {self.most:g}")
+        return int(number) if self.whole else number
 
     def check(self, name: str, value: object) -> None:
         """Check a number."""
@@ -27,12 +41,25 @@ class Range:
             wanted = "a whole number" if self.whole else "a number"
             raise UsageError(f"{name} is {value!r}; wanted {wanted} from {self.least:g} to {self.most:g}")
 
+    def shown(self, number: float) -> str:
+        """Return a number as it may be written."""
+        return f"{number / self.units[self.shown_in.lower()]:g}{self.shown_in}"
 
-_WEEK = 604_800  # seconds; timers take no more than some months
-COUNT = Range(1, 1_000_000, whole=True)
-BYTES_OR_0 = Range(0, 2**50, whole=True)
-SECONDS = Range(0.001, _WEEK)
-SECONDS_OR_0 = Range(0, _WEEK)
+
+_SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+COUNT = Measure("N", {"": 1}, "", "2048", 1, 2**40)
+SIZE = Measure("SIZE", _SIZES, "MB", "1000000, 32MB or 16MiB", 1, 2**40)
+SIZE_OR_0 = replace(SIZE, shown_in="GB", example="0, 8GB or 16GiB", least=0)
+SECONDS = Measure(
+    "SECONDS",
+    {"": 1, "s": 1, "ms": 0.001, "m": 60, "h": 3600},
+    "s",
+    "30, 2.5, 500ms or 2m",
+    0.001,
+    604_800,  # a week: timers take no more than some months
+    whole=False,
+)
+SECONDS_OR_0 = replace(SECONDS, example="0, 30, 2.5, 500ms or 2m", least=0)
 
 SECTIONS = ("Address and keys", "Limits", "Process")
 """Headings of the options in the help, in their order."""
@@ -43,9 +70,9 @@ class Setting:
     """Describes a setting, for the command line, the file of --config and the documentation."""
 
     help: str
-    kind: Range | tuple[object, ...] | None = None  # of a number; or all values; None for texts
+    kind: Measure | tuple[object, ...] | None = None  # of a number; or all values; None for texts
     section: str | None = None  # heading of its option; None for a setting of the file alone
-    metavar: str | None = None  # of a number or text
+    metavar: str | None = None  # of a text
     default: str = ""  # what the default is, where its value does not say it
     secret: bool = False  # whether /info tells only that there is one
     in_file: bool = True
@@ -54,7 +81,7 @@ class Setting:
         """Return a default for readers; "" for none."""
         if self.default or isinstance(value, bool):
             return self.default or ("on" if value else "off")
-        return f"{value:g}" if isinstance(self.kind, Range) else str(value or "")
+        return self.kind.shown(value) if isinstance(self.kind, Measure) else str(value or "")
 
 
 _FORMATS, _EMPTY, _LONG, _IDS = ("text", "json", "off"), ("embed", "error"), ("truncate", "error"), ("reject", "own")
@@ -89,10 +116,13 @@ class AppSettings:
     """
 
     api_keys: Annotated[tuple[str, ...] | dict[str, str], _KEYS] = ()
-    max_texts: Annotated[int, Setting("Texts of a request; more get 413.", COUNT, "Limits", "N")] = 2048
+    max_texts: Annotated[int, Setting("Texts of a request; more get 413.", COUNT, "Limits")] = 2048
+    max_body: Annotated[int, Setting("Bytes of a body; more get 413.", SIZE, "Limits")] = 32_000_000
+    max_in_flight: Annotated[
+        int, Setting("Memory for bodies and answers of requests in progress; beyond it, 429.", SIZE, "Limits")
+    ] = 256_000_000
     timeout: Annotated[
-        float,
-        Setting("Time until a request gets 504; the header x-timeout-ms shortens it.", SECONDS, "Limits", "SECONDS"),
+        float, Setting("Time until a request gets 504; the header x-timeout-ms shortens it.", SECONDS, "Limits")
     ] = 60.0
     log: Annotated[Literal["text", "json", "off"], _LOG] = "text"
     page: Annotated[bool, Setting("Answer browsers at / with a page to try the models.", (True, False), "Process")] = (
@@ -113,7 +143,7 @@ class AppSettings:
     def __post_init__(self) -> None:
         for name, _, about in declared(type(self)):
             value = getattr(self, name)
-            if isinstance(about.kind, Range):
+            if isinstance(about.kind, Measure):
                 about.kind.check(name, value)
             elif about.kind is not None:
                 one_of(name, value, about.kind)
@@ -149,6 +179,11 @@ _LISTEN_ON = Setting(
     section="Address and keys",
     metavar="ADDRESS",
 )
+_KEEP_ALIVE = Setting(
+    "Time that a connection may be idle: longer than the proxy or balancer in front keeps its own (Google's: 600s).",
+    SECONDS,
+    "Address and keys",
+)
 _TLS = Setting(
     "PEM file with the private key and the chain of certificates, for HTTPS.",
     section="Address and keys",
@@ -158,6 +193,7 @@ _TLS = Setting(
 _KEY_FILE = Setting(
     "File of keys, one a line: KEY, NAME KEY or NAME:KEY.", section="Address and keys", metavar="FILE", secret=True
 )
+_OPEN = Setting("Open the page in this machine's browser.", (True, False), "Address and keys", in_file=False)
 _DEVICE = Setting(
     "Where to compute: cpu, cuda, cuda:N, tensorrt, or PROVIDER:KEY=VALUE,... of onnxruntime.",
     section="Process",
@@ -167,15 +203,14 @@ _DEVICE = Setting(
 _SOCKET_MODE = Setting("Mode of the Unix socket of `unix:PATH`, as chmod takes it.")
 _SOCKET_GROUP = Setting("Group of the Unix socket of `unix:PATH`, which may connect.", default="that of the process")
 _MEMORY_LIMIT = Setting(
-    "Bytes that texts of more than 512 tokens may take at a time on the CPU; 0 for the default.",
-    BYTES_OR_0,
+    "Memory that texts of more than 512 tokens may take at a time on the CPU; 0 for the default.",
+    SIZE_OR_0,
     default="half of the machine's, or of the cgroup's limit",
 )
 _DRAIN = Setting(
     "After SIGTERM, go on answering for this time while /ready is 503, so that balancers stop sending.",
     SECONDS_OR_0,
     "Process",
-    "SECONDS",
 )
 
 
@@ -184,15 +219,14 @@ class Settings(AppSettings):
     """Settings of `whiten serve`: those of the application, and those of the process around it."""
 
     listen: Annotated[str, _LISTEN_ON] = "127.0.0.1:8080"
+    keep_alive: Annotated[float, _KEEP_ALIVE] = 75.0
     tls: Annotated[str | None, _TLS] = None
     api_key_file: Annotated[str | None, _KEY_FILE] = None
+    open: Annotated[bool, _OPEN] = False
     socket_mode: Annotated[str, _SOCKET_MODE] = "660"
     socket_group: Annotated[str, _SOCKET_GROUP] = ""
     max_wait: Annotated[
-        float,
-        Setting(
-            "Refuse requests (429) before which more work goes, at the measured rates.", SECONDS, "Limits", "SECONDS"
-        ),
+        float, Setting("Refuse requests (429) before which more work goes, at the measured rates.", SECONDS, "Limits")
     ] = 10.0
     device: Annotated[str | None, _DEVICE] = None
     verify: Annotated[bool, Setting("Prove each bundle's parity on this machine first.", (True, False), "Process")] = (
@@ -200,10 +234,17 @@ class Settings(AppSettings):
     )
     memory_limit: Annotated[int, _MEMORY_LIMIT] = 0
     drain: Annotated[float, _DRAIN] = 5.0
+    grace: Annotated[
+        float, Setting("Time after the drain in which running requests may end.", SECONDS_OR_0, "Process")
+    ] = 30.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Address.of(self.listen)
+        address = Address.of(self.listen)
+        if self.open and not self.page:
+            raise UsageError("open is to show the page, but page is off; leave one of the two out")
+        if self.open and (address.uds is not None or address.fd is not None):
+            raise UsageError(f"no browser can open {self.listen}; listen at a port, or leave open out")
         if not isinstance(self.socket_mode, str) or not re.fullmatch(r"0?[0-7]{3}", self.socket_mode):
             raise UsageError(f'socket_mode is {self.socket_mode!r}; wanted a mode such as "660"')
         if not isinstance(self.socket_group, str):

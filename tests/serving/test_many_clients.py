@@ -196,7 +196,7 @@ def test_each_answer_is_that_of_its_text_and_nothing_stays(golden: Path) -> None
     bundle = golden / "bundle-v1-int8"
     with Encoder(bundle) as encoder:
         expected = {text: encoder.encode(text) for text in texts()}
-    with RunningServer(bundle, "--log", "off", "--timeout", 60) as server:
+    with RunningServer(bundle, "--log", "off", "--timeout", "60s") as server:
         files = Path(f"/proc/{server.process.pid}/fd")
         before = len(list(files.iterdir())) if files.exists() else 0
         clients = [Client(server.address, expected, seed) for seed in range(CLIENTS)]

@@ -57,7 +57,7 @@ def test_it_answers_reloads_drains_and_ends(golden: Path, tmp_path: Path, tiny: 
     keys.chmod(0o644)
     config = tmp_path / "serve.toml"
     config.write_text('cors-origins = ["https://a.example"]\n', "utf-8")
-    arguments = (f"tiny={place}", "--api-key-file", keys, "--drain", "1", "--config", config)
+    arguments = (f"tiny={place}", "--api-key-file", keys, "--drain", "1s", "--config", config)
     with RunningServer(*arguments, variables={"WHITEN_API_KEY": "one, two"}) as server:
         assert "everybody on this machine can read the keys" in server.lines[0]
         assert server.ready["keys"] == 3
@@ -258,7 +258,7 @@ def test_missing_packages_are_named(tiny_bundle: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_second_signal_ends_at_once(tiny_bundle: Path) -> None:
-    with RunningServer(tiny_bundle, "--drain", "600") as server:
+    with RunningServer(tiny_bundle, "--drain", "10m") as server:
         server.signal(signal.SIGTERM)
         server.message("draining")
         server.signal(signal.SIGINT)
@@ -268,7 +268,7 @@ def test_a_second_signal_ends_at_once(tiny_bundle: Path) -> None:
 @pytest.mark.slow
 def test_nothing_is_lost_if_clients_leave_during_the_drain(tiny_bundle: Path) -> None:
     """So does a balancer that asks for /ready: until it knows, requests are answered, on new connections too."""
-    with RunningServer(tiny_bundle, "--drain", "3", "--log", "off") as server:
+    with RunningServer(tiny_bundle, "--drain", "3s", "--log", "off") as server:
         load = Load(server.address, 24, {"input": ["Sentence that is not long."]})
         until(lambda: len(load.answers) > 24)
         server.signal(signal.SIGTERM)
@@ -284,12 +284,9 @@ def test_nothing_is_lost_if_clients_leave_during_the_drain(tiny_bundle: Path) ->
 
 
 @pytest.mark.slow
-def test_requests_that_run_when_the_drain_ends_are_answered_and_the_grace_ends_others(
-    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_that_run_when_the_drain_ends_are_answered_and_the_grace_ends_others(tiny_bundle: Path) -> None:
     whole = request("POST", "/v1/embeddings", {"input": "a"})
-    monkeypatch.setattr("support.server.COMMAND", f"from whiten_serving import process; process.GRACE = 3; {COMMAND}")
-    with RunningServer(tiny_bundle, "--drain", 0) as server:
+    with RunningServer(tiny_bundle, "--drain", 0, "--grace", "3s") as server:
         connect = partial(socket.create_connection, server.address, 60)
         with connect() as slow, connect() as stuck:
             slow.sendall(whole[:-5])

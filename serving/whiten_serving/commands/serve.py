@@ -10,14 +10,28 @@ import click
 
 from whiten_runtime.commands.console import Command, command, warn
 from whiten_runtime.commands.help import heading, option
-from whiten_runtime.errors import needing
+from whiten_runtime.errors import UsageError, needing
 from whiten_serving.arguments import model_choices, note_hang_ups, read_keys, usual_format
-from whiten_serving.settings import SECTIONS, Range, Setting, Settings, declared
+from whiten_serving.settings import SECTIONS, Measure, Setting, Settings, declared
 
 _MODELS = "models"
 _OTHERS_METRICS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 _DECLARED = {name.replace("_", "-"): (default, setting) for name, default, setting in declared(Settings)}
 _FILE_ALONE = sorted(key for key, (_, setting) in _DECLARED.items() if setting.in_file and setting.section is None)
+
+
+class _Measured(click.ParamType):  # type: ignore[type-arg]
+    """A number that may have a unit."""
+
+    def __init__(self, measure: Measure) -> None:
+        self.name = measure.noun
+        self._measure = measure
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return self._measure.read(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
 
 
 def _setting_options(command: Command) -> Command:
@@ -33,14 +47,11 @@ def _setting_options(command: Command) -> Command:
 def _option(key: str, default: object, setting: Setting) -> Any:
     words = setting.shown(default)
     about: dict[str, Any] = {"default": None, "help": setting.help + (f" [default: {words}]" if words else "")}
+    if isinstance(setting.kind, Measure):
+        return option(f"--{key}", type=_Measured(setting.kind), metavar=setting.kind.noun, **about)
     if setting.kind == (True, False):
         return option(f"--{key}/--no-{key}", **about)
-    values: click.ParamType[Any] | None = None
-    if isinstance(setting.kind, Range):
-        least, most = setting.kind.least, setting.kind.most
-        values = click.IntRange(int(least), int(most)) if setting.kind.whole else click.FloatRange(least, most)
-    elif setting.kind is not None:
-        values = click.Choice([str(value) for value in setting.kind])
+    values = None if setting.kind is None else click.Choice([str(value) for value in setting.kind])
     return option(f"--{key}", type=values, metavar=setting.metavar, **about)
 
 
@@ -68,7 +79,7 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
         raise click.UsageError(f'{value}: wanted bundles in models, as in [models] and minilm = "bundles/minilm"')
     models = {_MODELS: [f"{name}={bundle}" for name, bundle in table.items()]} if table else {}
     alone = {key: tree.pop(key) for key in _FILE_ALONE if key in tree}
-    context.default_map = {key.replace("-", "_"): str(one) for key, one in tree.items()} | models
+    context.default_map = {key.replace("-", "_"): one for key, one in tree.items()} | models
     return {key.replace("-", "_"): tuple(one) if isinstance(one, list) else one for key, one in alone.items()}
 
 

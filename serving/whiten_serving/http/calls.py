@@ -23,9 +23,6 @@ WATCH_AFTER = 0.2
 MAX_REQUESTS = 2048
 """Requests that are worked on at once at most: the memory of small ones is not counted."""
 
-MAX_BYTES = 256_000_000
-"""Bytes of memory for the bodies and answers of all requests that are worked on."""
-
 SMALL = 200_000
 """Bytes of memory that a request may take uncounted: those of a body of 64 kB."""
 
@@ -91,8 +88,8 @@ class Budget:
     reserved, one request of any size is accepted. An answer counts until the client has taken it.
     """
 
-    def __init__(self) -> None:
-        self.most_requests = MAX_REQUESTS
+    def __init__(self, most_bytes: int) -> None:
+        self.most_requests, self._most_bytes = MAX_REQUESTS, most_bytes
         self.requests = self.bytes = 0
         self.refused = {"requests": 0, "bytes": 0}
 
@@ -106,8 +103,8 @@ class Budget:
         more = total - call.reserved
         if total <= SMALL or more <= 0:
             return
-        if self.bytes > call.reserved and self.bytes + more > MAX_BYTES:
-            self._refuse("bytes", f"bodies and answers take {self.bytes} bytes of memory (limit {MAX_BYTES})")
+        if self.bytes > call.reserved and self.bytes + more > self._most_bytes:
+            self._refuse("bytes", f"bodies and answers take {self.bytes} bytes of memory (limit {self._most_bytes})")
         self.bytes += more
         call.reserved = total
 

@@ -43,9 +43,6 @@ _ITEM = 80
 _LONG = 1_000_000
 """Bytes of an input from which on its texts are counted before they are decoded, and that are searched at once."""
 
-MAX_BODY = 32_000_000
-"""Bytes of a body at most."""
-
 _INLINE_BYTES = 131_072
 """Bytes that are decoded in the event loop's thread: it takes less than a millisecond, mostly much less."""
 
@@ -86,15 +83,15 @@ def _count(written: bytes | bytearray, part: bytes) -> int:
 
 
 async def read_body(
-    receive: Callable[[], Any], headers: dict[bytes, bytes], reserve: Callable[[int], object]
+    receive: Callable[[], Any], headers: dict[bytes, bytes], most: int, reserve: Callable[[int], object]
 ) -> bytes | bytearray:
     """Return the body of a request. `reserve` takes its length with its first byte, or as it grows."""
     if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
         raise ApiError("unsupported_encoding", "the body is compressed (content-encoding); send it uncompressed")
     declared = headers.get(b"content-length", b"0")
-    if not declared.isdigit() or len(declared) > 18 or int(declared) > MAX_BODY:
+    if not declared.isdigit() or len(declared) > 18 or int(declared) > most:
         shown = declared[:20].decode("latin-1")
-        raise ApiError("body_too_large", f"the body has {shown} bytes; the limit is {MAX_BODY}: send fewer texts")
+        raise ApiError("body_too_large", f"the body has {shown} bytes; the limit is {most}: send fewer texts")
     body: bytes | bytearray = b""
     more = True
     while more:
@@ -102,8 +99,8 @@ async def read_body(
         if message["type"] == "http.disconnect":
             raise ClientGoneError
         part, more = message.get("body", b""), message.get("more_body", False)
-        if len(body) + len(part) > MAX_BODY:
-            message = f"the body has more bytes than the limit, {MAX_BODY}; send fewer texts"
+        if len(body) + len(part) > most:
+            message = f"the body has more bytes than the limit, {most}; send fewer texts"
             raise ApiError("body_too_large", message)
         if part:
             reserve(max(int(declared), len(body) + len(part)))

@@ -78,7 +78,7 @@ class Service:
         self.models = models
         self.settings = settings
         self.draining = False  # the process is about to stop: /ready says no, and answers close their connections
-        self.budget = Budget()
+        self.budget = Budget(settings.max_in_flight)
         self.metrics = Metrics(models, self.budget, lambda: not self.draining)
         self.inputs = Inputs(settings)
         self.take_keys(settings.api_keys)
@@ -123,7 +123,9 @@ class Service:
 
     async def read(self, request: Request, call: Call, decoder: msgspec.json.Decoder[T]) -> T:
         """Return what the body of a request holds."""
-        body = await read_body(request.receive, call.headers, lambda size: self.budget.reserve(call, 3 * size))
+        body = await read_body(
+            request.receive, call.headers, self.settings.max_body, lambda size: self.budget.reserve(call, 3 * size)
+        )
         call.received = True
         if call.reserved:
             self.budget.reserve(call, await decode(call, len(body), memory_of_body, body))

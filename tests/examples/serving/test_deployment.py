@@ -17,8 +17,7 @@ import yaml
 
 from support.server import RunningServer
 from whiten_serving.commands.serve import serve
-from whiten_serving.process import GRACE
-from whiten_serving.settings import Address, Settings, declared
+from whiten_serving.settings import SECONDS, Address, Settings, declared
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +39,7 @@ def resolved(arguments: list[str], variables: dict[str, str]) -> tuple[dict[str,
 
 def test_the_configuration_is_understood() -> None:
     options, models = resolved(["--config", str(EXAMPLES / "serve.toml")], {})
-    assert (options["max_wait"], options["drain"], options["on_long"]) == (5.0, 5.0, "truncate")
+    assert (options["max_wait"], options["drain"], options["grace"], options["on_long"]) == (5.0, 5.0, 30.0, "truncate")
     assert models == ["/bundles/minilm-int8"]
 
 
@@ -64,7 +63,7 @@ def test_compose() -> None:
     options, models = resolved([], service["environment"])
     assert service["read_only"] is True
     assert models == [service["volumes"][0].split(":")[1]]
-    assert options["drain"] + GRACE < int(service["stop_grace_period"].removesuffix("s"))
+    assert options["drain"] + options["grace"] < SECONDS.read(service["stop_grace_period"])
     assert options["api_key_file"] == f"/run/secrets/{service['secrets'][0]}"
     assert service["secrets"][0] in tree["secrets"]
     built = EXAMPLES / service["build"]["context"] / service["build"]["dockerfile"]
@@ -92,8 +91,8 @@ def test_pods_drain_before_they_are_killed() -> None:
     container = pod["containers"][0]
     variables = {one["name"]: one["value"] for one in container["env"] if one["name"].startswith("WHITEN_SERVE_")}
     options, _ = resolved([], variables)
-    assert options["drain"] < GRACE < pod["terminationGracePeriodSeconds"]
-    assert options["drain"] + GRACE < pod["terminationGracePeriodSeconds"]
+    assert options["drain"] < options["grace"] < pod["terminationGracePeriodSeconds"]
+    assert options["drain"] + options["grace"] < pod["terminationGracePeriodSeconds"]
     readiness = container["readinessProbe"]
     assert readiness["periodSeconds"] * readiness["failureThreshold"] < options["drain"]
     assert container["resources"]["requests"] == container["resources"]["limits"]
@@ -129,5 +128,5 @@ def test_the_service_stops_in_time() -> None:
     assert words[:2] == ["/opt/whiten/bin/whiten", "serve"]
     options, _ = resolved(words[2:], {})
     assert Address.of(options["listen"]) == Address(fd=3)
-    assert options["drain"] + GRACE < float(fields["TimeoutStopSec"])
+    assert options["drain"] + options["grace"] < float(fields["TimeoutStopSec"])
     assert fields["Type"] == "notify"

@@ -58,7 +58,7 @@ def int8(golden: Path) -> Path:
 
 
 @contextmanager
-def serving(*bundles: Path, max_wait: float = 10) -> Iterator[str]:
+def serving(*bundles: Path, max_wait: str = "10s") -> Iterator[str]:
     """Run `whiten serve` on bundles, the first one as "small", and yield its address."""
     named = [f"{name}={path}" for name, path in zip(("small", "other"), bundles, strict=False)]
     with RunningServer(*named, "--max-wait", max_wait) as server:
@@ -127,7 +127,7 @@ def test_a_client_chooses_one_of_two_models(client: str, number: int, run: Run, 
 
 
 def test_openai_asks_again_when_it_is_told_to(run: Run, int8: Path) -> None:
-    with serving(int8, max_wait=0.001) as url:
+    with serving(int8, max_wait="1ms") as url:
         check(run("openai_retries", url), int8, 1)
 
 

@@ -149,14 +149,12 @@ def test_the_field_at_fault_is_named(app: Any) -> None:
         assert asked(app, "POST", EMBEDDINGS, body).json()["error"]["param"] == param
 
 
-def test_a_body_without_a_length_is_bounded_too(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whiten_serving.http.inputs.MAX_BODY", 1000)
-
+def test_a_body_without_a_length_is_bounded_too(app_with: Any) -> None:
     async def parts() -> AsyncIterator[bytes]:
         for _ in range(3):
             yield b"x" * 400
 
-    answer = asked(app, "POST", EMBEDDINGS, parts())
+    answer = asked(app_with(max_body=1000), "POST", EMBEDDINGS, parts())
     assert (answer.status, answer.json()["error"]["code"]) == (413, "body_too_large")
     assert answer.headers["connection"] == "close"
 

@@ -10,9 +10,9 @@ from whiten_serving import AsyncEncoder
 from whiten_serving.settings import AppSettings
 
 BAD: dict[str, list[Any]] = {
-    **{"max_texts": [0, "1", True, 1.5], "timeout": [0, float("inf"), float("nan")]},
+    **{"max_texts": [0], "max_body": ["1", True], "timeout": [0, float("inf"), float("nan")]},
     **{"token_ids": ["p50k"], "on_long": ["cut"], "empty": [None], "normalize": ["yes"], "log": [True]},
-    **{"api_keys": ["key", ("",), {"": "name"}], "max_queue": [3]},
+    **{"api_keys": ["key", ("",), {"": "name"}], "max_in_flight": [1.5], "max_queue": [3]},
     "cors_origins": [["*"]],
     "root_path": ["embeddings", "/embeddings/", "/a{b}", None, "/api", "/v1", "/embeddings", "/models"],
 }

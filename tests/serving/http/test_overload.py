@@ -253,8 +253,8 @@ class Slow:
 
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize("sized", [True, False])
-def test_bodies_take_so_much_memory_at_once(app: Any, path: str, sized: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whiten_serving.http.calls.MAX_BYTES", 1_000_000)
+def test_bodies_take_so_much_memory_at_once(app_with: Any, path: str, sized: bool) -> None:
+    app = app_with(max_in_flight=1_000_000)
     content = b'{"%b": "%b"}' % (ROUTES[path].encode(), b"word " * 40_000)
 
     async def run() -> None:
@@ -285,11 +285,8 @@ def test_bodies_take_so_much_memory_at_once(app: Any, path: str, sized: bool, mo
     assert not sized or 'whiten_rejected_total{reason="bytes"} 1.0' in page
 
 
-def test_a_body_that_is_alone_is_taken_and_what_it_decodes_to_counts(
-    app_with: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("whiten_serving.http.calls.MAX_BYTES", 1_000_000)
-    app = app_with(max_texts=100_000)
+def test_a_body_that_is_alone_is_taken_and_what_it_decodes_to_counts(app_with: Any) -> None:
+    app = app_with(max_in_flight=1_000_000, max_texts=100_000)
     plain, wide = "word " * 100_000, "wörd 😀" * 60_000
     many = ["ab"] * 20_000
 
@@ -308,8 +305,8 @@ def test_a_body_that_is_alone_is_taken_and_what_it_decodes_to_counts(
     assert app.state.service.budget.bytes == 0
 
 
-def test_bodies_that_grow_are_refused_when_there_is_no_more_room(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whiten_serving.http.calls.MAX_BYTES", 1_000_000)
+def test_bodies_that_grow_are_refused_when_there_is_no_more_room(app_with: Any) -> None:
+    app = app_with(max_in_flight=1_000_000)
 
     async def growing() -> AsyncIterator[bytes]:
         yield b'{"inputs": "'
@@ -439,9 +436,9 @@ async def untaken(app: Any, body: bytes, taken: asyncio.Event) -> int:
     return length
 
 
-def test_answers_count_until_they_are_taken(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_count_until_they_are_taken(app_with: Any) -> None:
     """A small body may have a large answer."""
-    monkeypatch.setattr("whiten_serving.http.calls.MAX_BYTES", 2_000_000)
+    app = app_with(max_in_flight=2_000_000)
     budget, body = app.state.service.budget, orjson.dumps({"input": ["a"] * 2048})
 
     async def run() -> None:

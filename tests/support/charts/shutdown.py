@@ -1,17 +1,16 @@
 """Draw what `whiten serve` does from SIGTERM to its end."""
 
 from support.charts.svg import bar, label, picture
-from whiten_serving.process import GRACE
 from whiten_serving.settings import Settings
 
 _LEFT, _SECOND, _WIDTH = 200, 13.0, 740
 
 
 def draw() -> str:
-    """Return the time line, with the default of --drain."""
-    drain = Settings().drain
-    end = drain + GRACE
-    title = f"After SIGTERM: a drain of {drain:g} s, then at most {GRACE} s for requests that run"
+    """Return the time line, with the defaults of --drain and --grace."""
+    settings = Settings()
+    drain, end = settings.drain, settings.drain + settings.grace
+    title = f"After SIGTERM: a drain of {drain:g} s, then at most {settings.grace:g} s for requests that run"
     rows = (
         ("/ready", ((0.0, drain, "other", "503"),)),
         ("new requests", ((0.0, drain, "own", "taken"), (drain, end, "frame", "refused: the sockets are closed"))),
