@@ -45,12 +45,37 @@ class BundleError(WhitenError):
     """Raised when a bundle is missing, incomplete, or not a bundle, or gives vectors that are not finite."""
 
 
+class Reason(str):
+    """Says why a text has no vector, and what to do about it where that is not `_LEAVE_OUT`."""
+
+    __slots__ = ("advice",)
+    advice: str
+
+    def __new__(cls, words: str, advice: str) -> "Reason":
+        reason = super().__new__(cls, words)
+        reason.advice = advice
+        return reason
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        return str(self), self.advice
+
+
+_LEAVE_OUT = "leave it out, or export the model again"
+
+NOT_FINITE = Reason(
+    "gets a vector from this bundle that is not finite",
+    "leave it out, run whiten verify, or export the model again with --precision fp32",
+)
+"""Reason of a NoVectorError where onnxruntime does not fail."""
+
+
 class NoVectorError(BundleError):
     """Raised when a bundle gives no vector of finite numbers for some texts, or vectors, of a call.
 
     Attributes:
         failures: why, for each of them, by its index in the call.
         index: the least of these indices.
+        advice: what to do about the text of that index.
         text: the text of that index, where it is known.
     """
 
@@ -60,12 +85,8 @@ class NoVectorError(BundleError):
         self.failures, self.index, self._name = dict(failures), min(failures), name
         reason = failures[self.index]
         others = f", and {len(failures) - 1} more such {name}" if len(failures) > 1 else ""
-        hint = "leave it out, or export the model again"
-        if reason == NOT_FINITE:
-            hint = "leave it out, run whiten verify, or export the model again with --precision fp32"
-        elif reason.endswith(MEMORY_LIMIT):
-            hint = "shorten it, or raise the limit"
-        super().__init__(f"{name}[{self.index}] {reason}{others}; {hint}")
+        self.advice = reason.advice if isinstance(reason, Reason) else _LEAVE_OUT
+        super().__init__(f"{name}[{self.index}] {reason}{others}; {self.advice}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.failures, self._name), {"text": self.text}
@@ -83,13 +104,6 @@ class NoVectorError(BundleError):
         error = NoVectorError(failures, name or self._name)
         error.text = self.text
         return error
-
-
-NOT_FINITE = "gets a vector from this bundle that is not finite"
-"""Reason of a NoVectorError where onnxruntime does not fail."""
-
-MEMORY_LIMIT = "(memory_limit)"
-"""End of the reason of a NoVectorError where a text takes too much memory."""
 
 
 class RunError(WhitenError):

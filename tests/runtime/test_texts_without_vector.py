@@ -1,5 +1,6 @@
 """Test that a text without a vector, or with one that is not finite, is named, and costs no other text."""
 
+import copy
 import json
 import pickle
 from collections.abc import Callable
@@ -184,11 +185,38 @@ def test_error_can_be_pickled_and_moved() -> None:
 
 
 def test_a_text_that_takes_too_much_memory_is_to_be_shortened() -> None:
-    error = NoVectorError({1: too_large(8000, 3 * 10**9, 2 * 10**9)})
+    first = NoVectorError({0: too_large(8000, 3 * 10**9, 2 * 10**9)}).moved(1)
+    error = copy.copy(pickle.loads(pickle.dumps(first)))
+    assert error.advice == "shorten it, or raise the limit"
     assert str(error) == (
         "texts[1] has 8,000 tokens, which take about 3 GB, and texts may take 2 GB here (memory_limit); "
         "shorten it, or raise the limit"
     )
+
+
+@pytest.mark.parametrize("command", ["embed", "fit"])
+def test_commands_give_the_advice_of_the_reason(
+    command: str, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`memory_limit` is no end of the words of other reasons, such as an error of onnxruntime's."""
+
+    def run(*_: object) -> None:
+        raise NoVectorError({0: reasons[-1]})
+
+    file, out = tmp_path / "texts.txt", tmp_path / "out"
+    file.write_text("a dog\n" * 40)
+    monkeypatch.setattr(Engine, "run_batch", run)
+    options = {"embed": ["--input", file], "fit": ["--corpus", file, "-o", out]}
+    reasons = list[str]()
+    for reason, advice in (
+        (too_large(8000, 3 * 10**9, 2 * 10**9), "shorten it, or raise the limit"),
+        ("has no vector (onnxruntime failed: memory_limit", "leave it out, or export the model again"),
+        ("has no vector (onnxruntime failed: (memory_limit)", "leave it out, or export the model again"),
+    ):
+        reasons.append(reason)
+        error = refused(command, tiny_bundle, *options[command], code=1)
+        assert "texts.txt: line 1 has " in error
+        assert error.rstrip().endswith(f"; {advice}")
 
 
 FILES = {

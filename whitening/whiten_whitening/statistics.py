@@ -260,9 +260,9 @@ def _placed(
     except NoVectorError as error:
         text = error.text or ""
         place = place_of(text)
-        remedy = "pass a smaller --max-length" if place == BUILTIN_CORPUS else "leave it out"
+        remedy = "pass a smaller --max-length" if place == BUILTIN_CORPUS else error.advice
         reason = error.failures[error.index]
-        raise DataError(f"{place} {reason}: {text[:80]!r}; {remedy}, or check the model") from None
+        raise DataError(f"{place} {reason}: {text[:80]!r}; {remedy}") from None
 
 
 def embed_float64(

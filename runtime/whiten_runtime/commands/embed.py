@@ -190,7 +190,7 @@ def _placed(windows: "Windows", source: str, column: str | None, kind: str | Non
         yield from windows
     except NoVectorError as error:
         where = place_of(source, column, error.index, kind)
-        raise DataError(f"{where} {error.failures[error.index]}; leave it out, or run whiten verify") from None
+        raise DataError(f"{where} {error.failures[error.index]}; {error.advice}") from None
 
 
 def _print(windows: "Windows") -> int:

@@ -130,13 +130,21 @@ def line_too_long(name: str, row: int) -> DataError:
 
 
 def _lines_of(stream: BinaryIO, name: str, row: int, left: int | None) -> Iterator[tuple[int, bytes]]:
-    while line := stream.readline(LONGEST + 1 if left is None else min(left, LONGEST + 1)):
-        if len(line) > LONGEST:
+    """Yield lines with their ends, which are LF, CR LF or CR, as for Python's `open`; no other character ends one."""
+    rest = b""
+    while part := stream.readline(LONGEST + 1 if left is None else min(left, LONGEST + 1)):
+        left = None if left is None else left - len(part)
+        lines = (rest + part).splitlines(keepends=True) if rest or b"\r" in part else [part]
+        rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
+        for line in lines:
+            if len(line) > LONGEST:
+                raise line_too_long(name, row)
+            yield row, line
+            row += 1
+        if len(rest) > LONGEST:
             raise line_too_long(name, row)
-        yield row, line
-        row += 1
-        if left is not None and not (left := left - len(line)):
-            return
+    if rest:
+        yield row, rest
 
 
 def _extend(record: list[bytes], lines: Iterator[tuple[int, bytes]], name: str) -> Iterator[str]:

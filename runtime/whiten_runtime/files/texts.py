@@ -3,6 +3,7 @@
 For one file and for pieces of many, this says which column holds the texts, and what is a header, a blank record, which
 is skipped, or a wrong one:
 
+- Lines end at LF, CR LF or CR, as for Python's `open`.
 - Each line of a .txt file is a text, an empty one too.
 - Each line of a .jsonl file is a string, or an object with a string under the key; lines of white space are blank.
 - The first record of a .csv or .tsv file is its header, and the others have as many fields; lines without any are

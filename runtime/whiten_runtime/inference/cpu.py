@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.records import SHORT, TextMemory
-from whiten_runtime.errors import MEMORY_LIMIT, NoVectorError
+from whiten_runtime.errors import NoVectorError, Reason
 from whiten_runtime.inference.batching import ALONE_TOKENS, Schedule
 from whiten_runtime.inference.engine import Engine, Feed
 from whiten_runtime.inference.sessions import ForkSafeSession, GraphFile
@@ -20,11 +20,12 @@ _USUAL_TOKENS = 16
 """Tokens of a single-text request such as a query: shorter ones use the same session, which is created first."""
 
 
-def too_large(tokens: int, needed: int, budget: int) -> str:
+def too_large(tokens: int, needed: int, budget: int) -> Reason:
     """Return why a text cannot be computed in the memory that it may take."""
-    return (
+    return Reason(
         f"has {tokens:,} tokens, which take about {needed / 1e9:.3g} GB, and texts may take {budget / 1e9:.3g} GB here "
-        f"{MEMORY_LIMIT}"
+        "(memory_limit)",
+        "shorten it, or raise the limit",
     )
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from itertools import chain, cycle
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from whiten import DataError, UsageError
+from whiten import Corpus, DataError, UsageError
 from whiten_runtime.files import records
-from whiten_runtime.files.texts import read_texts
+from whiten_runtime.files.texts import place_of, read_texts
 
 TEXTS = ["plain", "", 'comma, and "quotes"', "tab\tinside", "naïve 日本 👩‍👧", "x" * 200_000]
 
@@ -113,6 +114,49 @@ def test_texts_are_read_from_every_kind_of_file(tmp_path: Path, kind: str, endin
 def test_what_files_hold(tmp_path: Path, name: str, content: str, texts: list[str]) -> None:
     (tmp_path / name).write_text(content, "utf-8", newline="")
     assert list(read_texts(tmp_path / name)) == texts
+
+
+ENDS = {
+    "a.txt": ("one", "two", "", "three\x85\x0b\x0c\x1c\u2028\u2029 four"),
+    "a.jsonl": ('"one"', '{"text": "two"}', "", '"three\x85\u2028\u2029 four"'),
+    "a.csv": ("n,text", "1,one", "", '2,"two"', "3,three\x85\x0b\x0c\x1c\u2028\u2029 four"),
+    "a.tsv": ("n\ttext", "1\tone", "", "2\ttwo", "3\tthree\x85\x0b\x0c\x1c\u2028\u2029 four"),
+}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "mixed"])
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "open"])
+@pytest.mark.parametrize("name", ENDS)
+def test_lines_end_as_for_open(tmp_path: Path, name: str, ended: bool, end: str) -> None:
+    """Lines that only CR ends, as on old Macs, were one text; NEL, form feeds and U+2028 never end a line."""
+    path, lines = tmp_path / name, ENDS[name]
+    ends = cycle(["\r", "\n", "\r\n"] if end == "mixed" else [end])
+    content = "".join(chain.from_iterable(zip(lines, ends, strict=False)))
+    path.write_text(content if ended else content.rstrip("\r\n"), "utf-8", newline="")
+    wanted = [line.rstrip("\n") for line in path.open(encoding="utf-8")]
+    texts = list(read_texts(path))
+    assert texts == wanted if name == "a.txt" else (texts[:2], len(texts)) == (["one", "two"], 3)
+    assert place_of(path, None, len(texts) - 1) == f"{path}: line {len(lines)}"
+    assert list(Corpus((str(path),), None, None)) == [text for text in texts if text]
+
+
+def test_quoted_fields_keep_their_ends_of_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('n,text\r1,"two\rlines"\r2,"three\r\nmore\n"\r', "utf-8", newline="")
+    assert list(read_texts(tmp_path / "a.csv")) == ["two\rlines", "three\r\nmore\n"]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+@pytest.mark.parametrize("length", [6, 7, 8, 9])
+def test_ends_of_lines_at_the_longest_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, end: str
+) -> None:
+    monkeypatch.setattr(records, "LONGEST", 8)
+    (tmp_path / "a.txt").write_text(f"a{end}{'b' * length}{end}c", newline="")
+    if length + len(end) > 8:
+        with pytest.raises(DataError, match="line 2 is longer than"):
+            list(read_texts(tmp_path / "a.txt"))
+    else:
+        assert list(read_texts(tmp_path / "a.txt")) == ["a", "b" * length, "c"]
 
 
 def test_strings_on_lines_have_no_columns(tmp_path: Path) -> None:
