@@ -54,7 +54,7 @@ CARRIED = [
     (["a"], S, ["b"], L, "large_string"),
     (["a"], S, ["b"], V, "string"),
     (["a"], S, ["b"], D, "string"),
-    (["a"], D, ["b"], pyarrow.dictionary(pyarrow.int8(), S), "string"),
+    (["a"], D, ["b"], pyarrow.dictionary(pyarrow.int32(), S, ordered=True), "string"),
     (["a"], S, [None], N, "string"),
     ([None], N, [None], N, "string"),
     (["a"], S, ["é".encode()], B, "string"),

@@ -69,8 +69,7 @@ def refused(root: Path, *parts: str, route: str | None = None) -> None:
     [
         *(Dense(4, 3, activation_function=kind()) for kind in (nn.Tanh, nn.ReLU, nn.GELU, nn.Sigmoid, nn.SiLU)),
         Dense(4, 3, bias=False, activation_function=nn.Identity()),
-        Dense(4, 3, use_residual=True),
-        Dense(4, 4, use_residual=True),
+        *(Dense(4, width, use_residual=True) for width in (3, 4) if "use_residual" in Dense.config_keys),
         LayerNorm(4),
     ],
     ids=repr,
