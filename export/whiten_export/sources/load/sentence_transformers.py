@@ -109,9 +109,10 @@ def _load(kind: str, folder: Path) -> Any:
         path = folder / "config.json"
         known = {*own.config_keys, *getattr(own, "config_key_renames", ())}
         if unknown := read_settings(path).keys() - known:
+            installed = version("sentence-transformers")
             raise WhitenError(
-                f"{path}: has the setting '{min(unknown)}', which is not supported by sentence-transformers "
-                f"{version('sentence-transformers')}; wanted {', '.join(sorted(known))}, or a newer version that knows it"
+                f"{path}: has the setting '{min(unknown)}', which is not supported by sentence-transformers {installed}; "
+                f"install a newer one, if that has it; wanted {', '.join(sorted(known))}"
             )
     try:
         with quiet(), explaining([file]):
