@@ -111,8 +111,8 @@ def _load(kind: str, folder: Path) -> Any:
         if unknown := read_settings(path).keys() - known:
             installed = version("sentence-transformers")
             raise WhitenError(
-                f"{path}: has the setting '{min(unknown)}', which is not supported by sentence-transformers {installed}; "
-                f"install a newer one, if that has it; wanted {', '.join(sorted(known))}"
+                f"{path}: has the setting '{min(unknown)}', which is not supported by sentence-transformers "
+                f"{installed}; install a newer one, if that has it; wanted {', '.join(sorted(known))}"
             )
     try:
         with quiet(), explaining([file]):
