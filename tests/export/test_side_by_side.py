@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers import AutoModel, BertConfig, BertModel, LlamaConfig, LlamaModel
 
+from support.checkpoints import rotary
 from whiten_export.proof.gate import Case, Definition, compute_expected
 from whiten_export.proof.probe_texts import token_batches
 from whiten_export.proof.reference import Composition, Reference
@@ -88,7 +89,7 @@ def test_networks_that_keep_something_are_not_shared_by_threads() -> None:
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     network = LlamaModel(LlamaConfig(vocab_size=20, num_key_value_heads=2, **sizes))
     assert keeps_nothing(network)
-    network.config.rope_parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    network.config.update(rotary(rope_type="dynamic", factor=2.0, rope_theta=10000.0))
     assert not keeps_nothing(network)
     unknown = BertModel(BertConfig(vocab_size=20, **sizes))
     unknown.config.model_type = "unheard-of"

@@ -6,6 +6,7 @@ from typing import get_args
 import pytest
 
 import whiten_models.catalogue
+from support.families import SINCE_TRANSFORMERS_5
 from whiten_models.catalogue import Entry, catalogue, find, near_matches
 from whiten_runtime.bundle.records import pooling_modes
 
@@ -17,9 +18,6 @@ PAPERS_ROWS = [
     "simcse", "unsup-simcse", "angle-bert", "llama-7b", "llama-2-7b", "angle-llama", "text-embedding-3-small",
     "glove", "sif",
 ]  # fmt: skip
-
-
-SINCE_TRANSFORMERS_5 = {"gte", "nomic_bert"}
 
 WEB_SEARCH = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 BGE_QUERY = "Represent this sentence for searching relevant passages: "

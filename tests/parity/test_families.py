@@ -141,7 +141,9 @@ def pooled_batch(
     batch = tokenizer(texts, padding=True, truncation=True, max_length=MAX_LENGTH, return_tensors="pt")
     with torch.no_grad():
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        states = np.stack(network(**inputs, output_hidden_states=True).hidden_states)
+        output = network(**inputs, output_hidden_states=True)
+    # transformers 4 lists ModernBERT's last state without the norm behind the last block
+    states = np.stack([*output.hidden_states[:-1], output.last_hidden_state])
     assert len(states) == LAYERS + 1
     pooled: dict[Pooling, np.ndarray] = {name: np.zeros_like(states[:, :, 0]) for name in ("mean", "cls", "last")}
     for text, length in enumerate(batch["attention_mask"].numpy().sum(axis=1)):

@@ -16,8 +16,10 @@ from whiten_scale.plan import Job, make_job
 from whiten_scale.readers import ColumnChoice, read_pieces
 
 S, L = pyarrow.string(), pyarrow.large_string()
-V = pyarrow.string_view() if int(pyarrow.__version__.split(".")[0]) >= 21 else S  # older ones do not write it
+SINCE_21 = int(pyarrow.__version__.split(".")[0]) >= 21
+V = pyarrow.string_view() if SINCE_21 else S  # older ones do not write it
 D = pyarrow.dictionary(pyarrow.int32(), S)
+SMALL = pyarrow.dictionary(pyarrow.int8(), S) if SINCE_21 else S  # older ones read it as D
 I4, I8, U8, F4, F8 = pyarrow.int32(), pyarrow.int64(), pyarrow.uint64(), pyarrow.float32(), pyarrow.float64()
 N, B, LB = pyarrow.null(), pyarrow.binary(), pyarrow.large_binary()
 
@@ -54,7 +56,7 @@ CARRIED = [
     (["a"], S, ["b"], L, "large_string"),
     (["a"], S, ["b"], V, "string"),
     (["a"], S, ["b"], D, "string"),
-    (["a"], D, ["b"], pyarrow.dictionary(pyarrow.int8(), S), "string"),
+    (["a"], D, ["b"], SMALL, "string"),
     (["a"], S, [None], N, "string"),
     ([None], N, [None], N, "string"),
     (["a"], S, ["é".encode()], B, "string"),

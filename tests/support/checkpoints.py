@@ -28,6 +28,16 @@ _WIDTHS = frozenset(
 """Settings that grow with the width."""
 
 
+def rotary(**settings: Any) -> dict[str, Any]:
+    """Return the settings of rotary embeddings as they are in a config: transformers 4 has other names for them."""
+    import transformers
+
+    if transformers.__version__ >= "5":
+        return {"rope_parameters": settings}
+    own = {name: settings[name] for name in ("rope_theta", "original_max_position_embeddings") if name in settings}
+    return own if settings["rope_type"] == "default" else own | {"rope_scaling": settings}
+
+
 def save_checkpoint(family: str | Family, directory: Path, widened: int = 1, **changes: Any) -> Path:
     """Write a random checkpoint, whose hidden states are `widened` times as wide as `WIDTH`.
 
@@ -43,6 +53,8 @@ def save_checkpoint(family: str | Family, directory: Path, widened: int = 1, **c
         (directory / "tokenizer_config.json").write_text(json.dumps(content, indent=2), "utf-8")
     sizes = {name: value * widened if name in _WIDTHS else value for name, value in made.config.items()}
     sizes |= {name: vocabulary[token] for name, token in made.ids.items()} | changes
+    if "rope_parameters" in sizes:
+        sizes |= rotary(**sizes.pop("rope_parameters"))
     config = transformers.AutoConfig.for_model(made.model_type, vocab_size=len(vocabulary) + made.unused, **sizes)
     network = random_network(config, noise=made.noise, small=made.small, widened=widened)
     network.save_pretrained(directory)

@@ -16,6 +16,9 @@ from support.vocabularies import (
 LAYERS, WIDTH, MAX_LENGTH = 4, 32, 48
 """Sizes of every checkpoint, and so of the golden bundle that was made of one."""
 
+SINCE_TRANSFORMERS_5 = frozenset({"gte", "nomic_bert"})
+"""Architectures that transformers 4 has not: there they run by their authors' own code."""
+
 
 @dataclass(frozen=True)
 class Family:

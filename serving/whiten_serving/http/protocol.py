@@ -72,6 +72,9 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
 
     def on_headers_complete(self) -> None:
         self.pending, self.in_head = 0, False
+        if not self.parser.should_keep_alive():  # uvicorn before 0.53 reads "TE, close" as a connection that goes on
+            fields = [field for field in self.headers if field[0] != b"connection"]
+            self.headers[:] = [*fields, (b"connection", b"close")]
         if not self.parser.offers_upgrade():
             super().on_headers_complete()
 

@@ -25,6 +25,9 @@ from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.load.onnx_encoder import OnnxEncoder
 from whiten_export.sources.load.sentence_transformers import load_module
 
+NAMED = transformers.__version__ >= "5"
+"""Whether whiten finds weights of whole numbers; transformers 4 refuses them itself, without the name of the file."""
+
 WEIGHT = "encoder.layer.1.attention.self.query.weight"
 Change = Callable[[bytes], bytes]
 
@@ -76,18 +79,19 @@ def without_unknown(content: dict[str, Any]) -> None:
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 DAMAGED = "model.safetensors: is damaged, or no file of safetensors (Error while deserializing header: "
+HOLDS = "{file}: '" + WEIGHT + "' holds {kind}; wanted" if NAMED else "Only Tensors of floating point"
 
 CASES: list[tuple[str, Change, str]] = [
     (WEIGHTS, lambda content: b"", DAMAGED),
-    (WEIGHTS, lambda content: b"version https://git-lfs.github.com/spec/v1\n", f"{DAMAGED}header too large)"),
-    (WEIGHTS, lambda content: content[: len(content) // 2], f"{DAMAGED}incomplete metadata, file not fully covered)"),
+    (WEIGHTS, lambda content: b"version https://git-lfs.github.com/spec/v1\n", DAMAGED),
+    (WEIGHTS, lambda content: content[: len(content) // 2], DAMAGED),
     (WEIGHTS, header(lambda found: found[WEIGHT].update(dtype="F16")), DAMAGED),
-    (WEIGHTS, header(lambda found: found[WEIGHT].update(dtype="I32")), f"{WEIGHTS}: '{WEIGHT}' holds I32; wanted"),
+    (WEIGHTS, header(lambda found: found[WEIGHT].update(dtype="I32")), HOLDS.format(file=WEIGHTS, kind="I32")),
     (WEIGHTS, weight(np.nan), f"{WEIGHTS}: '{WEIGHT}' holds NaN or infinity; copy the model again"),
     (WEIGHTS, weight(-np.inf), f"{WEIGHTS}: '{WEIGHT}' holds NaN or infinity; copy the model again"),
     (CONFIG, lambda content: b"{", "config.json"),
     (CONFIG, lambda content: b"[" * 100_000, "config.json: cannot be read"),
-    (CONFIG, fields(lambda found: found.update(hidden_size="x")), "transformers cannot load"),
+    (CONFIG, fields(lambda found: found.update(hidden_size="x")), "hidden_size"),
     (CONFIG, fields(lambda found: found.update(vocab_size=5000)), "weights have other shapes than its config.json"),
     (TOKENIZER, lambda content: b"{", "transformers cannot load"),
     (TOKENIZER, split_at("("), "transformers cannot load"),
@@ -131,8 +135,7 @@ def test_whole_numbers_in_a_file_of_pytorch(
     state[WEIGHT] = state[WEIGHT].to(torch.int8)
     (folder / WEIGHTS).unlink()
     torch.save(state, folder / "pytorch_model.bin", _use_new_zipfile_serialization=not old)
-    error = refusal(folder, tmp_path / "out")
-    assert error.startswith(f"error: {folder / 'pytorch_model.bin'}: '{WEIGHT}' holds INT8; ")
+    assert HOLDS.format(file=folder / "pytorch_model.bin", kind="INT8") in refusal(folder, tmp_path / "out")
 
 
 def test_weights_of_a_module(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.checkpoints import copy_modules_to, save_checkpoint, write_json
+from support.checkpoints import copy_modules_to, rotary, save_checkpoint, write_json
 from support.cli import ok, refused
 from support.families import DECODERS
 from whiten import Encoder
@@ -83,8 +83,8 @@ def with_code(base: Path, folder: Path, name: str = "OwnModel") -> Path:
 @pytest.mark.parametrize(
     ("family", "change"),
     [
-        ("qwen3", {"rope_parameters": {"rope_theta": 10.0, "rope_type": "default"}}),
-        ("qwen3", {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 2.0}}),
+        ("qwen3", rotary(rope_theta=10.0, rope_type="default")),
+        ("qwen3", rotary(rope_theta=10000.0, rope_type="linear", factor=2.0)),
         ("qwen2", {"is_causal": False}),
         ("qwen2", {"rms_norm_eps": 1e-3}),
         ("mistral", {"sliding_window": 4}),
@@ -105,7 +105,7 @@ def test_a_setting_that_decides_the_vectors_names_another_network(
 @pytest.mark.parametrize(
     ("family", "change"),
     [
-        ("qwen3", {"rope_parameters": {"rope_type": "default", "rope_theta": 10000}}),
+        ("qwen3", rotary(rope_type="default", rope_theta=10000)),
         ("qwen3", {"_name_or_path": "./elsewhere", "transformers_version": "4.57.1", "architectures": ["Qwen3Model"]}),
         ("qwen3", {"dtype": "bfloat16", "use_cache": False, "bos_token_id": 7, "eos_token_id": 8, "pad_token_id": 9}),
         ("bert", {"torch_dtype": "float16", "id2label": {"0": "yes"}, "pad_token_id": None, "initializer_range": 0.5}),

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from support.checkpoints import save_checkpoint
+from support.checkpoints import rotary, save_checkpoint
 from support.cli import ok, refused
 from support.families import FAMILIES, MAX_LENGTH, Family
 from support.vocabularies import write_tokenizer_json
@@ -101,7 +101,7 @@ _NO_TEXT_ENCODERS = ("fsmt", "lxmert", "prophetnet")
 
 
 def rope(kind: str, **more: Any) -> dict[str, Any]:
-    return {"rope_type": kind, "rope_theta": 10000.0, "factor": 4.0, **more}
+    return rotary(rope_type=kind, rope_theta=10000.0, factor=4.0, **more)
 
 
 def config_of(kind: str = "llama", positions: int = 128, **settings: Any) -> Any:
@@ -115,16 +115,16 @@ LONG = {"short_factor": [1.0] * 4, "long_factor": [2.0, 3.0, 4.0, 5.0]}
     ("config", "wanted"),
     [
         (config_of(), None),
-        (config_of(rope_parameters=rope("linear")), None),
-        (config_of(rope_parameters=rope("yarn", original_max_position_embeddings=32)), None),
-        (config_of(rope_parameters=rope("dynamic")), BatchLimit("rope scaling (dynamic)", 128)),
+        (config_of(**rope("linear")), None),
+        (config_of(**rope("yarn", original_max_position_embeddings=32)), None),
+        (config_of(**rope("dynamic")), BatchLimit("rope scaling (dynamic)", 128)),
         (
-            config_of(rope_parameters=rope("dynamic", original_max_position_embeddings=32)),
+            config_of(**rope("dynamic", original_max_position_embeddings=32)),
             BatchLimit("rope scaling (dynamic)", 128),
         ),
         (config_of(rope_scaling={"type": "dynamic", "factor": 2.0}), BatchLimit("rope scaling (dynamic)", 128)),
         (
-            config_of(rope_parameters=rope("longrope", original_max_position_embeddings=32, **LONG)),
+            config_of(**rope("longrope", original_max_position_embeddings=32, **LONG)),
             BatchLimit("rope scaling (longrope)", 32),
         ),
         (config_of("bert"), None),
@@ -147,7 +147,7 @@ def test_frequencies_depend_on_the_length_only_where_a_limit_says_so(kind: str) 
     more = LONG if kind == "longrope" else {}
     more |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0} if kind == "llama3" else {}
     sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1, "vocab_size": 50}
-    config = config_of(rope_parameters=rope(kind, original_max_position_embeddings=32, **more), **sizes)
+    config = config_of(**rope(kind, original_max_position_embeddings=32, **more), **sizes)
     with quiet():
         rotary = transformers.AutoModel.from_config(config).rotary_emb
     scaling = batch_limit(config)
@@ -171,7 +171,7 @@ def test_frequencies_depend_on_the_length_only_where_a_limit_says_so(kind: str) 
 def scaled(folder: Path, kind: str) -> Path:
     """Save a network for 96 positions; longrope scales texts of more than 32 tokens, dynamic those of more than 96."""
     more = rope(kind, original_max_position_embeddings=32, **(LONG if kind == "longrope" else {}))
-    return save_checkpoint("llama", folder, max_position_embeddings=96, rope_parameters=more)
+    return save_checkpoint("llama", folder, max_position_embeddings=96, **more)
 
 
 @pytest.mark.slow

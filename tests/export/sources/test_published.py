@@ -69,8 +69,7 @@ def refused(root: Path, *parts: str, route: str | None = None) -> None:
     [
         *(Dense(4, 3, activation_function=kind()) for kind in (nn.Tanh, nn.ReLU, nn.GELU, nn.Sigmoid, nn.SiLU)),
         Dense(4, 3, bias=False, activation_function=nn.Identity()),
-        Dense(4, 3, use_residual=True),
-        Dense(4, 4, use_residual=True),
+        *(Dense(4, width, use_residual=True) for width in (3, 4) if "use_residual" in Dense.config_keys),
         LayerNorm(4),
     ],
     ids=repr,
@@ -184,7 +183,7 @@ POOLING, DENSE, NORM = "1_Pooling/config.json", "2_Dense/config.json", "3_Normal
         (POOLING, {"pooling_mode": "mean", "temperature": 2}, "'temperature'"),
         (DENSE, {"activation_function": "my_code.Tanh"}, "activation_function 'my_code.Tanh' is not supported"),
         (DENSE, {"activation_function": "torch.nn.modules.activation.ELU"}, "wanted Identity, Tanh"),
-        (DENSE, {"dropout": 0.1}, "has the setting 'dropout', which is not supported"),
+        (DENSE, {"dropout": 0.1}, "has the setting 'dropout', which is not supported by sentence-transformers "),
         (DENSE, {"module_input_name": "token_embeddings"}, "module_input_name is not sentence_embedding"),
         (NORM, {"module_input_name": "token_embeddings"}, "module_input_name is 'token_embeddings'"),
         (SETTINGS, {"model_type": "SparseEncoder"}, "model_type is 'SparseEncoder'; wanted SentenceTransformer"),

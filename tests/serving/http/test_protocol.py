@@ -91,6 +91,12 @@ def test_an_offer_without_a_body_and_one_that_closes() -> None:
         assert answers.count("HTTP/1.1 200") == 1
 
 
+@pytest.mark.parametrize("connection", [b"close", b"Close", b"TE, close", b"close,TE", b"keep-alive, close"])
+def test_a_connection_whose_client_wants_its_end_is_closed(connection: bytes) -> None:
+    answers = asyncio.run(exchange([POST + b"connection: " + connection + b"\r\nte: trailers\r\n" + THREE + b"abc"]))
+    assert answers.endswith("\r\nconnection: close\r\n\r\nPOST abc")
+
+
 async def names(scope: Any, receive: Any, send: Any) -> None:
     """Answer with the names of the headers, once the body is there."""
     while (await receive()).get("more_body"):

@@ -44,9 +44,9 @@ def quiet() -> Iterator[None]:
 
 
 def load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
-    """Load the config."""
+    """Load the config; refuse one whose rotary embeddings this version of transformers would compute otherwise."""
     try:
-        return from_pretrained(transformers.AutoConfig, checkpoint.directory, checkpoint, trust_remote_code)
+        config = from_pretrained(transformers.AutoConfig, checkpoint.directory, checkpoint, trust_remote_code)
     except WhitenError:
         if "model_type" in read_settings(checkpoint.directory / "config.json"):
             raise
@@ -56,6 +56,13 @@ def load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
             f"{checkpoint.directory / 'config.json'}: has no model_type, which files of 2019 lack; add "
             f'"model_type": "{kind or "bert"}" to it{why}'
         ) from None
+    version, own_code = transformers.__version__, not type(config).__module__.startswith("transformers.")
+    if not own_code and version.startswith("4.") and getattr(config, "rope_parameters", None):
+        raise WhitenError(
+            f"{checkpoint.directory / 'config.json'}: has rope_parameters, which transformers {version} does not read, "
+            "so it would compute other vectors; install transformers 5"
+        )
+    return config
 
 
 def _type_by_weights(files: Iterable[Path]) -> str | None:
@@ -91,7 +98,7 @@ def from_pretrained(
         reason = " ".join(str(error).split())
         if not trust_remote_code and (way := way_to_code(checkpoint)):
             raise UsageError(f"'{checkpoint.model}' {way}") from error
-        if "ignore_mismatched_sizes" in reason:  # it names no tensor, and points to a report that is not shown
+        if "ignore_mismatched_sizes" in reason or "size mismatch" in reason:  # in the words of transformers 5 or 4
             reason = "weights have other shapes than its config.json says; copy both again"
         raise WhitenError(f"transformers cannot load '{checkpoint.model}': {reason}") from error
 

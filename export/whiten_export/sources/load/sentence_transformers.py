@@ -109,7 +109,11 @@ def _load(kind: str, folder: Path) -> Any:
         path = folder / "config.json"
         known = {*own.config_keys, *getattr(own, "config_key_renames", ())}
         if unknown := read_settings(path).keys() - known:
-            raise WhitenError(f"{path}: has the setting '{min(unknown)}', which is not supported")
+            installed = version("sentence-transformers")
+            raise WhitenError(
+                f"{path}: has the setting '{min(unknown)}', which is not supported by sentence-transformers "
+                f"{installed}; install a newer one, if that has it; wanted {', '.join(sorted(known))}"
+            )
     try:
         with quiet(), explaining([file]):
             loaded = own.load(str(folder))
