@@ -5,7 +5,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -26,6 +26,9 @@ from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
 
 _CTRL_C, _CLOSED_BY_READER = 128 + 2, 128 + 13
 """Exit codes after SIGINT and SIGPIPE, in a shell."""
+
+_QUIET = "whiten.quiet"
+"""Key of what --quiet says in the context of a command."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -50,7 +53,7 @@ def shown_json(document: str) -> str:
 
 def say(message: str, mark: str = "") -> None:
     """Print a message for a person, on stderr, with escapes as in `shown`; nothing with --quiet."""
-    if not _Messages.quiet:
+    if not _is_quiet():
         _print(message, mark)
 
 
@@ -77,7 +80,7 @@ def coloured(text: str, colour: str, bold: bool = False) -> str:
 
 def shows_progress() -> bool:
     """Return whether bars can be drawn on stderr: it is a terminal that can return to the beginning of a line."""
-    return is_terminal(sys.stderr) and not _is_dumb() and not _Messages.quiet
+    return is_terminal(sys.stderr) and not _is_dumb() and not _is_quiet()
 
 
 class _StdoutError(Exception):
@@ -146,16 +149,19 @@ bundle_argument = click.argument("bundle", type=click.Path())
 json_option = option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 
 
-def quiet_option(command: Command) -> Command:
-    """Add --quiet, with which a command prints nothing on stderr but warnings and errors."""
+def _set_quiet(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    context.meta[_QUIET] = value
 
-    @functools.wraps(command)
-    def wrapped(*args: Any, quiet: bool, **kwargs: Any) -> Any:
-        with _quietly(quiet):
-            return command(*args, **kwargs)
 
-    added = option("-q", "--quiet", is_flag=True, help="Print only warnings and errors on stderr.")
-    return added(wrapped)  # type: ignore[return-value]
+quiet_option = option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_quiet,
+    help="Print only warnings and errors on stderr.",
+)
+"""Add --quiet, with which a command prints nothing on stderr but warnings and errors."""
 
 
 def one_line_errors(command: Command) -> Command:
@@ -236,19 +242,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-class _Messages:
-    """Whether messages are left out while a command runs."""
-
-    quiet = False
-
-
-@contextlib.contextmanager
-def _quietly(quiet: bool) -> Iterator[None]:
-    before, _Messages.quiet = _Messages.quiet, quiet
-    try:
-        yield
-    finally:
-        _Messages.quiet = before
+def _is_quiet() -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and context.meta.get(_QUIET, False)
 
 
 def _print(message: str, mark: str) -> None:
