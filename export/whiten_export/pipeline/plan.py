@@ -12,7 +12,7 @@ from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import Pooling, Precision, Target
 from whiten_runtime.errors import instance_of
-from whiten_runtime.ort.memory import usable_memory
+from whiten_runtime.ort.processor import usable_memory
 from whiten_runtime.reporter import Reporter
 
 _BASE = 600_000_000

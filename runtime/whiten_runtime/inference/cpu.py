@@ -1,7 +1,8 @@
 """Run batches on CPUs: one batch on all threads, or several batches with one thread each."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,8 @@ from whiten_runtime.errors import NoVectorError, Reason
 from whiten_runtime.inference.batching import ALONE_TOKENS, Schedule
 from whiten_runtime.inference.engine import Engine, Feed
 from whiten_runtime.inference.sessions import ForkSafeSession, GraphFile
-from whiten_runtime.ort.memory import default_budget, running_texts
-from whiten_runtime.ort.process import ForkSafeLock
-from whiten_runtime.ort.processor import default_threads
+from whiten_runtime.ort.process import ForkSafeLock, after_fork_in_child
+from whiten_runtime.ort.processor import default_threads, usable_memory
 from whiten_runtime.ort.session import SessionOptions
 
 _USUAL_TOKENS = 16
@@ -27,6 +27,36 @@ def too_large(tokens: int, needed: int, budget: int) -> Reason:
         "(memory_limit)",
         "shorten it, or raise the limit",
     )
+
+
+class _Held:
+    """Counts the bytes that running texts take in this process."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Forget the runs of the process that this one was forked from."""
+        self._changed, self._bytes = threading.Condition(), 0
+
+    @contextmanager
+    def hold(self, needed: int, budget: int) -> Iterator[None]:
+        """Wait until `needed` bytes fit the budget besides those of other runs, or nothing else runs."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._bytes or self._bytes + needed <= budget)
+            self._bytes += needed
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._bytes -= needed
+                self._changed.notify_all()
+
+
+running_texts = _Held()
+"""Memory of the texts that this process computes, of all encoders."""
+
+after_fork_in_child(running_texts.renew)
 
 
 class CpuEngine(Engine):
@@ -70,7 +100,8 @@ class CpuEngine(Engine):
         self._narrow = ForkSafeSession(lambda: graph.create_session(1)) if apart else self._wide
         self._wide_was_used = False
         self._memory = memory
-        self._budget = options.memory_limit or (default_budget() if memory is not None else 0)
+        half = 0 if memory is None else usable_memory() // 2  # weights and others need some
+        self._budget = options.memory_limit or half
         self._longs_turn = ForkSafeLock()  # taken by the text that has all threads
         super().__init__(graph, self._session_for(_USUAL_TOKENS).get(), schedule, pad_token_id)
 

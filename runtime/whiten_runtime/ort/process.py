@@ -1,43 +1,21 @@
-"""Contain every effect of this package on the whole process: environment, hooks, signals, warnings, limits."""
+"""Contain effects of this package on the whole process: hooks, signals, warnings."""
 
-import csv
-import io
 import os
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import IO, Any
 from weakref import WeakSet
-
-
-@contextmanager
-def environment(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable, unless it is set already, until the block ends."""
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)  # another thread may have removed it first
 
 
 def after_fork_in_child(action: Callable[[], None]) -> None:
     """Run an action in every child that this process forks, where the system can fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=action)
-
-
-@contextmanager
-def quiet_stdout() -> Iterator[None]:
-    """Discard everything that the block prints on stdout, which is reserved for results."""
-    with redirect_stdout(io.StringIO()):
-        yield
 
 
 def show_user_warnings(show: Callable[[str], None]) -> None:
@@ -108,26 +86,3 @@ def _renew_locks() -> None:
 
 
 after_fork_in_child(_renew_locks)
-
-
-class _LongFields:
-    """Lets csv read fields of any length while a `with` block of any thread runs."""
-
-    def __init__(self) -> None:
-        self._lock, self._blocks, self._limit = ForkSafeLock(), 0, 0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._blocks == 0:
-                self._limit = csv.field_size_limit(2**31 - 1)  # the most that it accepts on every platform
-            self._blocks += 1
-
-    def __exit__(self, *raised: object) -> None:
-        with self._lock:
-            self._blocks -= 1
-            if self._blocks == 0:
-                csv.field_size_limit(self._limit)
-
-
-long_fields = _LongFields()
-"""Block in which csv reads fields of any length; else the process's limit holds, of 131,072 characters by default."""

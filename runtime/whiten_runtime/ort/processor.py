@@ -1,4 +1,4 @@
-"""Inspect the processor: threads, instruction sets, and whether its int8 products are exact."""
+"""Inspect the machine: threads, instruction sets, whether its int8 products are exact, and memory."""
 
 import math
 import os
@@ -150,3 +150,21 @@ def _quota_v1(group: Path) -> float | None:
         return None if quota <= 0 else quota / int((group / "cpu.cfs_period_us").read_text())
     except (OSError, ValueError, ZeroDivisionError):
         return None
+
+
+def usable_memory(root: Path = Path("/")) -> int:
+    """Return the bytes that this process may use: the machine's memory, or the limit of its cgroup if that is less."""
+    limits = [_physical()]
+    for group, version in cgroups(root, "memory"):
+        try:
+            text = (group / ("memory.max" if version == 2 else "memory.limit_in_bytes")).read_text().strip()
+            limits.append(int(text))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return min(limits)
+
+
+def _physical() -> int:
+    if not hasattr(os, "sysconf"):
+        return 8 << 30  # Windows: the least that machines have today
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

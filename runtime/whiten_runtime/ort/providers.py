@@ -1,15 +1,15 @@
 """Choose execution providers: parse them, check that onnxruntime has them, and set their default options."""
 
+import io
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 from whiten_runtime.errors import MissingPackageError, ProviderError, UsageError, WhitenError
-from whiten_runtime.ort.process import environment, quiet_stdout
 
 Provider = str | tuple[str, Mapping[str, Any]]
 
@@ -140,16 +140,19 @@ def check_precision(bundle: Path, precision: str, providers: Sequence[Provider])
 
 @contextmanager
 def telemetry_off() -> Iterator[None]:
-    """Set the variable that keeps telemetry off until the block ends, unless onnxruntime was imported before.
+    """Set the variable that keeps telemetry off until the block ends, unless it is set or onnxruntime is imported.
 
     C reads the environment without a lock: a program that imports onnxruntime in a thread sets the variable before it
     starts threads, which read it.
     """
-    if "onnxruntime" in sys.modules:
+    if "onnxruntime" in sys.modules or _TELEMETRY_OFF in os.environ:
         yield
         return
-    with environment(_TELEMETRY_OFF, "1"):
+    os.environ[_TELEMETRY_OFF] = "1"
+    try:
         yield
+    finally:
+        os.environ.pop(_TELEMETRY_OFF, None)  # another thread may have removed it first
 
 
 def import_onnxruntime() -> Any:
@@ -224,7 +227,7 @@ def check_available(
 def preload_libraries(onnxruntime: Any, providers: Sequence[Provider]) -> None:
     """Load CUDA and cuDNN from pip's nvidia packages, where they are installed; the system's are found without this."""
     if NVIDIA.keys() & set(map(provider_name, providers)) and hasattr(onnxruntime, "preload_dlls"):
-        with quiet_stdout(), suppress(Exception):
+        with redirect_stdout(io.StringIO()), suppress(Exception):
             onnxruntime.preload_dlls()  # prints the libraries that it does not find; the session's error is clearer
 
 

@@ -145,7 +145,7 @@ class SessionOptions:
     # hold buffers that onnxruntime plans for values of several layers: with them, a text of 16 tokens is up to 5 %
     # faster, and one of 8,192 takes up to three times the memory
     shared_buffers: bool = True
-    # bytes that texts of more than 512 tokens may take at a time on CPUs; None for `memory.default_budget`
+    # bytes that texts of more than 512 tokens may take at a time on CPUs; None for half of `usable_memory`
     memory_limit: int | None = None
 
     def __post_init__(self) -> None:
