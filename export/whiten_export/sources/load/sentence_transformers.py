@@ -24,6 +24,7 @@ from whiten_export.sources.describe.checkpoint import Checkpoint, source_record
 from whiten_export.sources.describe.files import ADAPTER_CONFIG, NETWORK_WEIGHTS, module_weights, read_settings
 from whiten_export.sources.describe.published import CONFIGS, Published, Stored
 from whiten_export.sources.describe.tokenizers import SourceTokenizer, missing_tokenizer, read_backend
+from whiten_export.sources.load.buffers import restore_buffers
 from whiten_export.sources.load.config import WITHOUT_UNKNOWN
 from whiten_export.sources.load.network import check_numbers, explaining, one_thread, quiet
 from whiten_export.sources.load.tokenizers import obey_ends
@@ -155,6 +156,7 @@ def encode_published(
                 if type(module).__name__ == "Transformer":  # static embeddings have no such limit
                     module.max_seq_length = max_seq_length
                     obey_ends(checkpoint, module.tokenizer)
+                    restore_buffers(module.auto_model)
             task = {} if published.route is None else {"task": published.route}
             vectors = [
                 model.encode(list(case.texts), prompt=case.prompt, batch_size=1, show_progress_bar=False, **task)
