@@ -10,6 +10,7 @@ from whiten_export.pipeline.fit import is_tuned
 from whiten_export.pipeline.recipe import Recipe, bundle_name
 from whiten_export.pipeline.work import FitJob
 from whiten_export.sources.describe.resolve import resolve
+from whiten_export.sources.describe.tokenizers import UNSET_LENGTH
 from whiten_export.sources.model import TokenModel, resolve_layers
 from whiten_export.sources.opening import LONGEST, USUAL_LENGTH, choose_max_seq_length, open_model
 from whiten_runtime.bundle.manifest import Manifest
@@ -181,9 +182,10 @@ def _length(recipe: Recipe, source: TokenModel, report: Reporter) -> int:
             "--max-length takes more"
         )
     limits = (source.positions, source.tokenizer.stated_length, asked)
-    if checkpoint.published is not None and checkpoint.published.max_seq_length is None and not any(limits):
+    limited = any(limit is not None and limit < UNSET_LENGTH for limit in limits)
+    if checkpoint.published is not None and checkpoint.published.max_seq_length is None and not limited:
         report.warn(
-            f"{checkpoint.name} states no maximum length, and sentence-transformers cuts no text of it; here texts are "
+            f"{checkpoint.name} states no maximum length, and its authors' program cuts no text of it; here texts are "
             f"cut to {length} tokens: --max-length takes more"
         )
     return length

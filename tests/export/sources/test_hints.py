@@ -110,12 +110,22 @@ def test_a_model_of_images_and_texts_names_the_way_to_its_texts(
     assert message in error
 
 
-def test_adapters_below_a_network_are_named_as_left_out(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("d", "a", "c", "b"), "a, b, c and 1 others"),
+        (("adapters/retrieval", "adapters/clustering"), "adapters/clustering, adapters/retrieval"),
+        (("a", "b/c"), "a, b/c"),
+    ],
+)
+def test_adapters_below_a_network_are_named_as_left_out(
+    checkpoint: Callable[[str], Path], tmp_path: Path, names: tuple[str, ...], said: str
+) -> None:
     folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "m"))
-    for name in ("d", "a", "c", "b"):
+    for name in names:
         put(folder, f"{name}/adapter_config.json")
     (note,) = resolve(str(folder)).notes
-    assert note.startswith(f"{folder} has LoRA adapters, of which none is applied: a, b, c and 1 others. To export")
+    assert note.startswith(f"{folder} has LoRA adapters, of which none is applied: {said}. To export")
 
 
 def test_a_tokenizer_whose_texts_have_several_types_is_refused(

@@ -79,6 +79,12 @@ TRAINED = DENSE | {
     "onnx/model.onnx": b"onnx",
 }
 ONNX = {"config.json": b"{}", "onnx/model.onnx": b"onnx", "onnx/model.onnx_data": b"data", "onnx/model_O3.onnx": b"x"}
+ADAPTERS = PLAIN | {
+    "adapters/retrieval/adapter_config.json": b"{}",
+    "adapters/retrieval/adapter_model.safetensors": b"adapter",
+    "clustering/adapter_config.json": b"{}",
+    "a/b/c/adapter_config.json": b"{}",
+}
 REPOSITORIES: Mapping[str, Mapping[str, bytes]] = {
     "some/plain": PLAIN | OTHERS,
     "some/dense": DENSE | OTHERS,
@@ -88,6 +94,7 @@ REPOSITORIES: Mapping[str, Mapping[str, bytes]] = {
     "some/trained": TRAINED,
     "some/halves": PLAIN | {"checkpoint-500/config.json": b"{}", "checkpoint-500/model.safetensors": b"half trained"},
     "some/onnx": ONNX,
+    "some/adapters": ADAPTERS,
     "some/empty": {"config.json": b"{}", "README.md": b""},
     "some/weights": {"model.safetensors": b"weights"},
 }
@@ -112,6 +119,11 @@ def hub(hub: Hub) -> Hub:
         ("trained", False, set(DENSE) - {"2_Dense/pytorch_model.bin"}),
         ("halves", False, set(PLAIN)),
         ("onnx", False, {"config.json", "onnx/model.onnx", "onnx/model.onnx_data"}),
+        (
+            "adapters",
+            False,
+            {*PLAIN, "adapters/retrieval/adapter_config.json", "clustering/adapter_config.json"},
+        ),
     ],
 )
 def test_weights_of_all_modules_are_downloaded_and_code_if_it_is_allowed(

@@ -1,7 +1,9 @@
 """Test tables of token vectors: their tokenizer, their graph and what is refused. Nothing needs torch."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -17,7 +19,7 @@ from whiten import Encoder, WhitenError
 from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.load.sentence_transformers import StaticEmbedding
 from whiten_export.sources.model import TableReference
-from whiten_export.sources.opening import open_model
+from whiten_export.sources.opening import choose_max_seq_length, open_model
 
 WIDTH = 5
 TEXTS = ["", "a text", "word " * 30]
@@ -143,6 +145,37 @@ def test_a_folder_of_model2vec_alone_gives_its_vectors(kind: str, tmp_path: Path
         return
     theirs = StaticModel.from_pretrained(tmp_path).encode(texts)  # which adds float16 in float16
     np.testing.assert_allclose(got, theirs, atol=1e-3 if kind == "float16" else 1e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("truncation", [None, {"max_length": 4}, {"max_length": 4, "direction": "left"}])
+@pytest.mark.parametrize(
+    ("settings", "length"), [({}, 512), ({"max_length": 6}, 6), ({"max_length": None}, 8192), ({"max_length": 3}, 3)]
+)
+def test_model2vec_cuts_by_its_config_and_from_the_right(
+    tmp_path: Path, truncation: dict[str, Any] | None, settings: dict[str, Any], length: int
+) -> None:
+    tokenizer = wordpiece()
+    if truncation is not None:
+        tokenizer.enable_truncation(**truncation)
+    save_model2vec(tmp_path, "plain", tokenizer)
+    config = json.loads((tmp_path / "config.json").read_text())
+    write_json(tmp_path / "config.json", config | settings)
+    model = open_model(resolve(str(tmp_path)))
+    assert choose_max_seq_length(model, None) == length
+    tokenizer.no_truncation()
+    ids = tokenizer.encode("one two three four five", add_special_tokens=False).ids
+    assert model.tokenizer.truncation_side == "right"
+    assert model.tokenizer.own_ids(["one two three four five"], length) == [ids[:length]]
+
+
+@pytest.mark.slow
+def test_a_table_for_texts_of_any_length_says_at_which_they_are_cut(made: Made, tmp_path: Path) -> None:
+    assert (
+        "cuts no text of it; here texts are cut to 8192 tokens"
+        in ok("export", made(), "--out", tmp_path / "whole").stderr
+    )
+    limited = made(change=lambda own: own.enable_truncation(16))
+    assert "cuts no text" not in ok("export", limited, "--out", tmp_path / "cut").stderr
 
 
 def test_with_modules_json_unknown_tokens_count_as_in_sentence_transformers(made: Made, tmp_path: Path) -> None:

@@ -99,11 +99,12 @@ def projection_note(weights: Sequence[Path]) -> tuple[str, ...]:
 
 
 def adapters_note(path: Path) -> tuple[str, ...]:
-    """Return what an export says of LoRA adapters in folders below a network, such as those of jina-embeddings-v3-hf.
+    """Return what an export says of LoRA adapters in folders below a network, such as jina-embeddings-v3 and v5.
 
     The network without any of them gives other vectors than with one.
     """
-    names = sorted(config.parent.name for config in path.glob(f"*/{ADAPTER_CONFIG}"))
+    configs = (*path.glob(f"*/{ADAPTER_CONFIG}"), *path.glob(f"*/*/{ADAPTER_CONFIG}"))
+    names = sorted(config.parent.relative_to(path).as_posix() for config in configs)
     if not names:
         return ()
     more = f" and {len(names) - _MOST} others" if len(names) > _MOST else ""

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from whiten_export.sources.describe.files import ADAPTER_WEIGHTS, INDEX, NETWORK_WEIGHTS, read_json
+from whiten_export.sources.describe.files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, INDEX, NETWORK_WEIGHTS, read_json
 from whiten_export.sources.describe.published import MODEL2VEC, MODULES_FILE, ROUTER_FILES
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import WhitenError, from_clone
@@ -27,6 +27,9 @@ _WEIGHTS = (
     {name: name for name in ADAPTER_WEIGHTS},
 )
 """For networks and adapters: the weight files to download by what has to be in the folder, the best first."""
+
+_ADAPTERS_BELOW = 2
+"""Number of folders below a network in which an adapter lies: adapters/retrieval of jina-embeddings-v5 has two."""
 
 _ONNX = ("model.onnx", "model.onnx_data", "onnx/model.onnx", "onnx/model.onnx_data")
 
@@ -159,7 +162,8 @@ def needed_files(
 ) -> list[str]:
     """Return the files of folders that an export reads: weights as safetensors, else pickles, else ONNX; or none.
 
-    Of the folders `without_weights`, the weights of a network of PyTorch are left out.
+    Of the folders `without_weights`, the weights of a network of PyTorch are left out. Of LoRA adapters in other
+    folders, which are named as left out, the settings alone are read.
     """
     inside = [name for name in names if str(PurePosixPath(name).parent) in folders]
     described = [name for name in inside if _matches(name, _DESCRIPTIONS)]
@@ -181,7 +185,12 @@ def needed_files(
         and name not in _ONNX
         and PurePosixPath(name).name not in ADAPTER_WEIGHTS
     }
-    return [*described, *(name for name in weights if name not in of_networks)]
+    adapters = [
+        name
+        for name in names
+        if name not in inside and name.endswith(f"/{ADAPTER_CONFIG}") and name.count("/") <= _ADAPTERS_BELOW
+    ]
+    return [*described, *adapters, *(name for name in weights if name not in of_networks)]
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

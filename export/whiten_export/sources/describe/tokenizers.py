@@ -43,6 +43,7 @@ class SourceTokenizer:
     surplus_from: int | None = None
     unknown_token_id: int = 0  # id of the unknown token
     truncation_side: Side = "right"  # side from which tokens are removed from texts that are too long
+    notes: tuple[str, ...] = ()  # what an export warns of, where the checkpoint's files contradict each other
 
     def plain(self, ids: Sequence[int]) -> list[int]:
         """Return the ids as the checkpoint's own tokenizer gives them."""

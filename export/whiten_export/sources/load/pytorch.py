@@ -25,6 +25,7 @@ from whiten_export.sources.describe.checkpoint import (
 )
 from whiten_export.sources.describe.families import SCALED_BY_LENGTH, batch_limit, family_of, usable_positions
 from whiten_export.sources.describe.published import way_to_text
+from whiten_export.sources.load.buffers import restore_buffers
 from whiten_export.sources.load.config import count_weights, empty_positions, network_sha256
 from whiten_export.sources.load.network import (
     load_config,
@@ -114,7 +115,9 @@ class PyTorchModel(TokenModel):
         return encode_published(self.checkpoint, cases, max_seq_length, self._trust, self._device)
 
     def _network(self, pooler: bool) -> nn.Module:
-        return load_network(self.checkpoint, self._config, self._trust, pooler)
+        network = load_network(self.checkpoint, self._config, self._trust, pooler)
+        restore_buffers(network)
+        return network
 
 
 def fix_frequencies(network: nn.Module) -> None:

@@ -24,8 +24,10 @@ from whiten_export.sources.describe.checkpoint import Checkpoint, source_record
 from whiten_export.sources.describe.files import ADAPTER_CONFIG, NETWORK_WEIGHTS, module_weights, read_settings
 from whiten_export.sources.describe.published import CONFIGS, Published, Stored
 from whiten_export.sources.describe.tokenizers import SourceTokenizer, missing_tokenizer, read_backend
+from whiten_export.sources.load.buffers import restore_buffers
 from whiten_export.sources.load.config import WITHOUT_UNKNOWN
 from whiten_export.sources.load.network import check_numbers, explaining, one_thread, quiet
+from whiten_export.sources.load.tokenizers import obey_ends
 from whiten_export.sources.model import TableReference, TokenModel
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Pooling
@@ -157,6 +159,8 @@ def encode_published(
             for module in model.modules():
                 if type(module).__name__ == "Transformer":  # static embeddings have no such limit
                     module.max_seq_length = max_seq_length
+                    obey_ends(checkpoint, module.tokenizer)
+                    restore_buffers(module.auto_model)
             task = {} if published.route is None else {"task": published.route}
             vectors = [
                 model.encode(list(case.texts), prompt=case.prompt, batch_size=1, show_progress_bar=False, **task)
@@ -276,8 +280,9 @@ def _tokenizer(checkpoint: Checkpoint) -> SourceTokenizer:
     own.no_padding()
     own.no_truncation()
     content = json.loads(path.read_text("utf-8"))
-    truncation = content.get("truncation")
-    from_left = bool(truncation) and truncation.get("direction") == "Left"
+    published = checkpoint.published  # model2vec cuts texts by its config.json alone, and from the right
+    truncation = None if published and published.without_unknown else content.get("truncation")
+    from_left = truncation is not None and truncation.get("direction") == "Left"
     content["post_processor"] = None
 
     def own_ids(texts: Sequence[str], max_length: int) -> list[list[int]]:
@@ -285,7 +290,6 @@ def _tokenizer(checkpoint: Checkpoint) -> SourceTokenizer:
         return [row[max(0, len(row) - max_length) :] if from_left else row[:max_length] for row in rows]
 
     unknown = getattr(own.model, "unk_token", None)
-    specials = {"pad_token": str(own.id_to_token(0))}
     if "unk_id" in content["model"]:  # Unigram names it by its place
         unknown = own.id_to_token(content["model"]["unk_id"])
     unknown_id = None if unknown is None else own.token_to_id(unknown)
@@ -293,7 +297,7 @@ def _tokenizer(checkpoint: Checkpoint) -> SourceTokenizer:
         json=json.dumps(content, ensure_ascii=False),
         own_ids=own_ids,
         pad_token_id=0,
-        specials=specials | ({} if unknown is None else {"unk_token": unknown}),
+        specials={"pad_token": str(own.id_to_token(0))} | ({} if unknown is None else {"unk_token": unknown}),
         unknown_token_id=-1 if unknown_id is None else unknown_id,
         stated_length=int(truncation["max_length"]) if truncation else _LENGTH,
         truncation_side="left" if from_left else "right",

@@ -1,11 +1,13 @@
 """Read the tokenizer of a checkpoint: one of transformers, or a `tokenizer.json`."""
 
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from whiten_export.sources.describe.checkpoint import Checkpoint
+from whiten_export.sources.describe.tokenizer_files import add_ends, class_note, read_tokenizer_config, words_note
 from whiten_export.sources.describe.tokenizers import UNSET_LENGTH, SourceTokenizer, lower_case, read_backend
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Side
@@ -14,6 +16,7 @@ from whiten_runtime.errors import WhitenError, from_clone
 
 def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenizer:
     """Describe a transformers tokenizer, with the lower-casing that sentence-transformers' files ask for."""
+    notes = _file_notes(checkpoint, tokenizer)
     if checkpoint.published is not None and checkpoint.published.do_lower_case:
         if not getattr(tokenizer, "is_fast", False):
             raise WhitenError(f"'{checkpoint.model}' asks for do_lower_case, but has only a {type(tokenizer).__name__}")
@@ -40,7 +43,31 @@ def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenize
         surplus_from=_surplus_from(tokenizer),
         unknown_token_id=tokenizer.unk_token_id or 0,
         truncation_side=tokenizer.truncation_side,
+        notes=notes,
     )
+
+
+def _file_notes(checkpoint: Checkpoint, tokenizer: Any) -> tuple[str, ...]:
+    """Return what an export warns of the files of a transformers tokenizer; add the tokens that they ask for."""
+    path, kind = checkpoint.tokenizer_directory / TOKENIZER_FILE, type(tokenizer)
+    if not getattr(tokenizer, "is_fast", False) or not path.is_file():
+        return ()
+    backend = read_backend(path)
+    notes = [words_note(path.parent, backend)]
+    as_stored = checkpoint.entry is None or checkpoint.entry.lowercase is None
+    if as_stored and kind.__module__.startswith("transformers."):
+        name = f"the {kind.__name__} of transformers {version('transformers')}"
+        notes.append(class_note(backend, tokenizer.backend_tokenizer, name))
+    notes.append(obey_ends(checkpoint, tokenizer))
+    return tuple(note for note in notes if note is not None)
+
+
+def obey_ends(checkpoint: Checkpoint, tokenizer: Any) -> str | None:
+    """Let a transformers tokenizer add the tokens that its files ask for, and return what is said of it."""
+    folder = checkpoint.tokenizer_directory
+    if not getattr(tokenizer, "is_fast", False) or not (folder / TOKENIZER_FILE).is_file():
+        return None
+    return add_ends(tokenizer.backend_tokenizer, read_tokenizer_config(checkpoint))
 
 
 def _check_types(checkpoint: Checkpoint, tokenizer: Any) -> None:
@@ -94,10 +121,12 @@ def file_tokenizer(checkpoint: Checkpoint, described: Mapping[str, Any]) -> Sour
         if name.endswith("_token") and isinstance(token, (str, dict))
     }
     backend = read_backend(path)
+    notes = (words_note(checkpoint.directory, backend), add_ends(backend, described))
     if checkpoint.published is not None and checkpoint.published.do_lower_case:
         lower_case(backend)
     text = backend.to_str()
-    side: Side = "left" if described.get("truncation_side") == "left" else "right"
+    stored = (backend.truncation or {}).get("direction")
+    side: Side = "left" if described.get("truncation_side", stored) == "left" else "right"
     numbers = (backend.token_to_id(specials[name]) for name in ("pad_token", "eos_token") if name in specials)
     pad = next((number for number in numbers if number is not None), 0)
     specials["pad_token"] = backend.id_to_token(pad)
@@ -114,7 +143,7 @@ def file_tokenizer(checkpoint: Checkpoint, described: Mapping[str, Any]) -> Sour
         judge = _by_transformers(checkpoint).own_ids
     except WhitenError:  # transformers is not installed, or does not know the architecture
         judge = own_ids
-    return SourceTokenizer(text, judge, pad, specials, length, truncation_side=side)
+    return SourceTokenizer(text, judge, pad, specials, length, truncation_side=side, notes=tuple(filter(None, notes)))
 
 
 def _by_transformers(checkpoint: Checkpoint) -> SourceTokenizer:

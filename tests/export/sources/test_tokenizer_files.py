@@ -1,0 +1,233 @@
+"""Test tokenizers whose files contradict each other, as those of published models do."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
+
+from support.checkpoints import save_checkpoint, write_json, write_modules
+from support.cli import ok
+from support.families import MAX_LENGTH
+from support.vocabularies import wordpiece
+from whiten import Encoder
+from whiten_export.sources.describe.resolve import resolve
+from whiten_export.sources.describe.tokenizers import SourceTokenizer
+from whiten_export.sources.load.network import load_tokenizer
+from whiten_export.sources.load.tokenizers import describe_tokenizer, file_tokenizer
+
+E5_MISTRAL = {
+    "add_eos_token": True,
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "legacy": True,
+    "model_max_length": MAX_LENGTH,
+    "pad_token": "</s>",
+    "tokenizer_class": "LlamaTokenizer",
+    "unk_token": "<unk>",
+}
+"""The tokenizer_config.json of intfloat/e5-mistral-7b-instruct; its tokenizer.json adds `<s>` alone."""
+
+ADDED_TOKEN = {"__type": "AddedToken", "content": "</s>", "special": True}
+
+
+def described(folder: Path) -> SourceTokenizer:
+    checkpoint = resolve(str(folder))
+    return describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code=False))
+
+
+def with_template(folder: Path, template: str, **settings: object) -> Path:
+    """Write a tokenizer.json that adds the tokens of a template, and a tokenizer_config.json."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, add_bos_token=True, add_eos_token=False)
+    backend = tokenizer.backend_tokenizer
+    added = [token for token in template.split() if token != "$A"]
+    backend.post_processor = processors.TemplateProcessing(
+        single=template, special_tokens=[(token, backend.token_to_id(token)) for token in added]
+    )
+    backend.save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", E5_MISTRAL | settings)
+    return folder
+
+
+@pytest.fixture
+def mistral(tmp_path: Path) -> Path:
+    return save_checkpoint("mistral", tmp_path / "mistral")
+
+
+@pytest.mark.parametrize(
+    ("template", "settings", "ends", "note"),
+    [
+        ("<s> $A", {}, ("<s>", "</s>"), "asks for add_eos_token, and tokenizer.json does not add it: it is added here"),
+        ("<s> $A", {"add_bos_token": True}, ("<s>", "</s>"), "it is added here"),
+        ("$A", {"add_bos_token": True}, ("<s>", "</s>"), "asks for add_bos_token and add_eos_token"),
+        ("$A </s>", {"add_bos_token": True}, ("<s>", "</s>"), "asks for add_bos_token, and"),
+        ("$A", {"tokenizer_class": "GemmaTokenizerFast"}, (None, "</s>"), "it is added here"),
+        (
+            "<s> $A",
+            {"eos_token": {"__type": "AddedToken", "content": "</s>", "special": True}},
+            ("<s>", "</s>"),
+            "it is added here",
+        ),
+        ("<s> $A </s>", {}, ("<s>", "</s>"), None),
+        ("<s> $A", {"add_eos_token": False}, ("<s>", None), None),
+        ("<s> $A", {"tokenizer_class": "PreTrainedTokenizerFast"}, ("<s>", None), "it is left out here"),
+    ],
+)
+def test_tokens_that_the_config_asks_for(
+    mistral: Path, template: str, settings: dict[str, Any], ends: tuple[str | None, str | None], note: str | None
+) -> None:
+    tokenizer = described(with_template(mistral, template, **settings))
+    assert [note] == [note for one in tokenizer.notes if note and note in one] or tokenizer.notes == ()
+    backend = Tokenizer.from_str(tokenizer.json)
+    words = backend.encode("the cat", add_special_tokens=False).ids
+    first, last = ([] if token is None else [backend.token_to_id(token)] for token in ends)
+    assert backend.encode("the cat").ids == [*first, *words, *last]
+    long = backend.encode("the cat " * MAX_LENGTH, add_special_tokens=False).ids
+    room = MAX_LENGTH - len(first) - len(last)
+    texts = ["the cat", "the cat " * MAX_LENGTH]
+    assert tokenizer.own_ids(texts, MAX_LENGTH) == [[*first, *words, *last], [*first, *long[:room], *last]]
+
+
+def test_tokens_of_a_file_with_padding_and_truncation(mistral: Path) -> None:
+    with_template(mistral, "<s> $A")
+    backend = Tokenizer.from_file(str(mistral / "tokenizer.json"))
+    backend.enable_padding(length=9, pad_token="</s>", pad_id=2)
+    backend.enable_truncation(9)
+    backend.save(str(mistral / "tokenizer.json"))
+    assert "it is added here" in described(mistral).notes[0]
+    checkpoint = resolve(str(mistral))
+    tokenizer = file_tokenizer(checkpoint, json.loads((mistral / "tokenizer_config.json").read_text()))
+    assert "it is added here" in tokenizer.notes[0]
+    own = tokenizer.own_ids(["the cat"], 20)[0]
+    assert (own[0], own[-1], own.count(2)) == (1, 2, 1)
+
+
+@pytest.mark.slow
+def test_a_model_of_the_last_token_pools_the_one_that_its_config_adds(mistral: Path, tmp_path: Path) -> None:
+    with_template(mistral, "<s> $A")
+    write_modules(mistral, "Transformer", "Pooling", "Normalize")
+    write_json(mistral / "1_Pooling" / "config.json", {"pooling_mode": "lasttoken", "word_embedding_dimension": 32})
+    write_json(mistral / "sentence_bert_config.json", {"max_seq_length": MAX_LENGTH})
+    assert "it is added here" in ok("export", mistral, "--out", tmp_path / "bundle").stderr
+    backend = Tokenizer.from_file(str(mistral / "tokenizer.json"))
+    network = transformers.AutoModel.from_pretrained(mistral, dtype=torch.float32).eval()
+    texts = ["the cat", "Wind and rain."]
+    want = []
+    for text in texts:
+        ids = [*backend.encode(text).ids, backend.token_to_id("</s>")]
+        with torch.no_grad():
+            want.append(network(input_ids=torch.tensor([ids])).last_hidden_state[0, -1].numpy())
+    with Encoder(tmp_path / "bundle") as encoder:
+        vectors = encoder.encode(texts)
+    np.testing.assert_allclose(vectors, want / np.linalg.norm(want, axis=1, keepdims=True), atol=1e-5)
+
+
+@pytest.fixture
+def with_json(checkpoint: Callable[[str], Path], tmp_path: Path) -> Callable[..., SourceTokenizer]:
+    def write(family: str, change: Callable[[Tokenizer], None], **settings: object) -> SourceTokenizer:
+        folder = save_checkpoint(family, tmp_path / family)
+        backend = transformers.AutoTokenizer.from_pretrained(folder).backend_tokenizer
+        change(backend)
+        backend.save(str(folder / "tokenizer.json"))
+        path = folder / "tokenizer_config.json"
+        write_json(path, json.loads(path.read_text()) | settings)
+        return described(folder)
+
+    return write
+
+
+def split_digits(backend: Tokenizer) -> None:
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), backend.pre_tokenizer])
+
+
+def keep_case(backend: Tokenizer) -> None:
+    backend.normalizer = normalizers.BertNormalizer(lowercase=False)
+
+
+def strip_ends(backend: Tokenizer) -> None:
+    backend.normalizer = normalizers.Sequence([normalizers.Strip(), backend.normalizer])
+
+
+def change_nothing(backend: Tokenizer) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "settings", "name"),
+    [
+        ("roberta", split_digits, {"tokenizer_class": "RobertaTokenizer"}, "RobertaTokenizer"),
+        ("bert", keep_case, {"tokenizer_class": "BertTokenizer"}, "BertTokenizer"),
+        ("mpnet", keep_case, {"tokenizer_class": "MPNetTokenizer"}, "MPNetTokenizer"),
+        ("xlm-roberta", split_digits, {"tokenizer_class": "XLMRobertaTokenizer"}, "XLMRobertaTokenizer"),
+        ("gpt2", split_digits, {"tokenizer_class": "GPT2TokenizerFast"}, "GPT2Tokenizer"),
+        ("roberta", split_digits, {"tokenizer_class": "PreTrainedTokenizerFast"}, None),
+        ("xlm-roberta", strip_ends, {"tokenizer_class": "XLMRobertaTokenizer"}, None),
+        ("bert", change_nothing, {"tokenizer_class": "BertTokenizer"}, None),
+        ("roberta", change_nothing, {}, None),
+        ("xlm-roberta", change_nothing, {}, None),
+    ],
+)
+def test_a_class_that_takes_little_of_tokenizer_json(
+    with_json: Callable[..., SourceTokenizer],
+    family: str,
+    change: Callable[[Tokenizer], None],
+    settings: dict[str, object],
+    name: str | None,
+) -> None:
+    notes = with_json(family, change, **settings).notes
+    if name is None:
+        assert notes == ()
+    else:
+        (note,) = notes
+        assert f"other tokens than the {name} of transformers" in note
+        assert '"tokenizer_class": "PreTrainedTokenizerFast"' in note
+
+
+@pytest.mark.parametrize("kind", ["fewer", "moved", "same", "added"])
+def test_two_lists_of_words(tmp_path: Path, kind: str) -> None:
+    folder = save_checkpoint("bert", tmp_path / "bert")
+    content = json.loads(wordpiece().to_str())
+    words = list(content["model"]["vocab"])
+    if kind == "fewer":
+        words = words[:700]
+    elif kind == "moved":
+        words = [*words[:5], *reversed(words[5:])]
+    elif kind == "added":
+        words = [*words, "[NEW]"]
+    content["model"]["vocab"] = {word: number for number, word in enumerate(words)}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    notes = described(folder).notes
+    if kind in ("same", "added"):
+        assert notes == ()
+    else:
+        (note,) = notes
+        assert "vocab.txt and tokenizer.json contradict each other" in note
+        assert "which is used; remove the one that the model was not trained with" in note
+
+
+def test_a_list_of_words_beside_a_byte_level_tokenizer(tmp_path: Path) -> None:
+    folder = save_checkpoint("qwen2", tmp_path / "qwen2")
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    write_json(folder / "vocab.json", vocabulary)
+    assert not any("vocab.json" in note for note in described(folder).notes)
+    write_json(folder / "vocab.json", {word: number + 1 for word, number in vocabulary.items()})
+    assert "vocab.json and tokenizer.json contradict each other" in described(folder).notes[0]
+
+
+@pytest.mark.parametrize("direction", ["left", "right"])
+@pytest.mark.parametrize("stated", [{}, {"truncation_side": "left"}, {"truncation_side": "right"}])
+def test_the_side_from_which_tokenizer_json_cuts(tmp_path: Path, direction: str, stated: dict[str, str]) -> None:
+    folder = save_checkpoint("bert", tmp_path / "bert")
+    backend = transformers.AutoTokenizer.from_pretrained(folder).backend_tokenizer
+    backend.enable_truncation(10, direction=direction)
+    backend.save(str(folder / "tokenizer.json"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text()) | stated
+    write_json(folder / "tokenizer_config.json", settings)
+    ours, own = file_tokenizer(resolve(str(folder)), settings), described(folder)
+    side = stated.get("truncation_side", direction)
+    assert (ours.truncation_side, own.truncation_side) == (side, side)
