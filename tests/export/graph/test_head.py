@@ -5,6 +5,7 @@ from typing import get_args
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -171,4 +172,5 @@ def test_modules_equal_those_of_torch(activation: str) -> None:
     np.testing.assert_allclose(composition(table[None].astype(np.float64)), want, atol=1e-6)
     graph = pool_graph(lookup([table]), composition, WIDTH)
     set_head(graph, None, False)
-    np.testing.assert_allclose(run_graph(graph, ids, np.ones_like(ids))[0], want, atol=1e-6)
+    exact = tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 27)  # sigmoid is less so before
+    np.testing.assert_allclose(run_graph(graph, ids, np.ones_like(ids))[0], want, atol=1e-6 if exact else 2e-6)
