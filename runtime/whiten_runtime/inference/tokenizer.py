@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from sys import getsizeof
 
@@ -117,7 +117,8 @@ def encode_chunks(backend: Backend, chunks: Sequence[str]) -> dict[str, Row]:
     is from. If it says of a token that it is from more than one chunk, all are encoded one by one.
     """
     ids_of: dict[str, Row] = {}
-    groups = list(_groups(chunks))
+    size = _CHUNKS_PER_BLOCK
+    groups = [chunks[start : start + size] for start in range(0, len(chunks), size)]
     for group, encoding in zip(
         groups, backend.encode_batch([" ".join(group) for group in groups], add_special_tokens=False), strict=True
     ):
@@ -132,12 +133,6 @@ def _only_adds_ends(processor: PostProcessor | None) -> bool:
         pieces = json.loads(processor.__getstate__())["single"]
         return [piece["Sequence"]["id"] for piece in pieces if "Sequence" in piece] == ["A"]
     return processor is None or isinstance(processor, BertProcessing | RobertaProcessing)
-
-
-def _groups(chunks: Sequence[str]) -> Iterator[list[str]]:
-    stream = iter(chunks)
-    while group := list(islice(stream, _CHUNKS_PER_BLOCK)):
-        yield group
 
 
 def _divide(chunks: Sequence[str], ids: Sequence[int], offsets: Sequence[tuple[int, int]]) -> list[Row] | None:
