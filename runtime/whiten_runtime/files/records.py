@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, Literal, TypeVar, cast, get_args
 
 from whiten_runtime.errors import DataError, MissingPackageError, UsageError, from_clone
+from whiten_runtime.ort.process import long_fields
 
 Kind = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
 
@@ -30,9 +31,6 @@ USUAL_COLUMNS = ("text", "sentence")
 
 LONGEST = 64 << 20
 """Bytes of the longest record that is read: a file without ends of lines would be read into memory as a whole."""
-
-_LONGEST_FIELD = 2**31 - 1
-"""Characters of a field that csv may read, for the whole process; its own limit is 131,072."""
 
 SAMPLED = 1000
 """Leading records of a .jsonl file in which keys are looked for."""
@@ -105,9 +103,9 @@ def records_of(stream: BinaryIO, name: str, kind: Kind, row: int = 1, size: int 
     for number, line in lines:
         record = [line]
         if kind == "csv" and b'"' in line:
-            csv.field_size_limit(_LONGEST_FIELD)
             try:
-                next(csv.reader(_extend(record, lines, name), strict=True))
+                with long_fields:
+                    next(csv.reader(_extend(record, lines, name), strict=True))
             except csv.Error as error:  # nobody knows where the record ends
                 raise DataError(f"{name}: line {number}: {error}; correct its quotes") from None
         yield number, record
@@ -184,9 +182,9 @@ def _decode(line: bytes, row: int) -> str:
 def fields_of(lines: Sequence[bytes], row: int, kind: Kind) -> list[str]:
     """Return the fields of a record of a .csv or .tsv file; none of a blank one."""
     texts = [_decode(line, number) for number, line in enumerate(lines, row)]
-    csv.field_size_limit(_LONGEST_FIELD)
     try:
-        return next(csv.reader(texts, strict=True, **_FORMATS[kind]), [])
+        with long_fields:
+            return next(csv.reader(texts, strict=True, **_FORMATS[kind]), [])
     except csv.Error as error:
         raise WrongRowError(f"cannot be read ({error})") from None
 

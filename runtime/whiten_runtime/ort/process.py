@@ -1,5 +1,6 @@
-"""Contain effects of this package on the whole process: hooks, signals, warnings."""
+"""Contain effects of this package on the whole process: hooks, signals, warnings, limits."""
 
+import csv
 import os
 import signal
 import sys
@@ -86,3 +87,26 @@ def _renew_locks() -> None:
 
 
 after_fork_in_child(_renew_locks)
+
+
+class _LongFields:
+    """Lets csv read fields of any length while a `with` block of any thread runs."""
+
+    def __init__(self) -> None:
+        self._lock, self._blocks, self._limit = ForkSafeLock(), 0, 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._blocks == 0:
+                self._limit = csv.field_size_limit(2**31 - 1)  # the most that it accepts on every platform
+            self._blocks += 1
+
+    def __exit__(self, *raised: object) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if self._blocks == 0:
+                csv.field_size_limit(self._limit)
+
+
+long_fields = _LongFields()
+"""Block in which csv reads fields of any length; else the process's limit holds, of 131,072 characters by default."""

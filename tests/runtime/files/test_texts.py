@@ -29,7 +29,7 @@ TEXTS = ["plain", "", 'comma, and "quotes"', "tab\tinside", "naïve 日本 👩�
 
 @pytest.mark.parametrize("kind", ["csv", "tsv"])
 @pytest.mark.parametrize("limit", [131_072, 50, 10**6])
-def test_fields_may_be_longer_than_the_limit_of_the_program(tmp_path: Path, kind: str, limit: int) -> None:
+def test_the_limit_of_fields_is_left_to_the_program(tmp_path: Path, kind: str, limit: int) -> None:
     path, before = _write(tmp_path / f"file.{kind}", kind), csv.field_size_limit(limit)
     try:
         wrong = tmp_path / f"wrong.{kind}"
@@ -39,6 +39,9 @@ def test_fields_may_be_longer_than_the_limit_of_the_program(tmp_path: Path, kind
             with pytest.raises(DataError) if kind == "csv" else nullcontext():
                 list(read_texts(str(wrong), "b" if kind == "csv" else "a,b"))
             assert all(one.result() == _texts(kind) for one in tries)
+        reading = read_texts(str(path), "text")
+        next(iter(reading))
+        assert csv.field_size_limit() == limit
     finally:
         csv.field_size_limit(before)
 
