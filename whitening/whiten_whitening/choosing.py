@@ -10,10 +10,9 @@ import numpy as np
 from whiten_runtime.bundle.records import CandidateRecord
 from whiten_runtime.errors import UsageError
 from whiten_whitening.isotropy import iso_score
-from whiten_whitening.judged import Judged
 from whiten_whitening.maps import ADVISED_RATIO, WARNED_RATIO, Shrinkage, WhiteningMap, WhiteningSpec, whitened
 from whiten_whitening.moments import Float64Array, Moments, oas
-from whiten_whitening.similarity import cosines, spearman, spearman_error
+from whiten_whitening.similarity import Judged, cosines, spearman, spearman_error
 
 SOFT_WEIGHT = 0.5
 """Weight of the shrinkage of a soft whitening, unless another was asked for.

@@ -13,9 +13,9 @@ from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.options import Prompts, searched_by_cosine
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import Choice, choose_by_pairs, choose_by_search
-from whiten_whitening.judged import Judged
 from whiten_whitening.maps import Shrinkage, WhiteningMap, WhiteningSpec
 from whiten_whitening.moments import Float64Array, Moments
+from whiten_whitening.similarity import Judged
 from whiten_whitening.statistics import embed_float64, fit
 
 Development = Pairs | tuple[Collection, ...]

@@ -16,8 +16,16 @@ from safetensors.numpy import load
 from whiten_runtime.bundle.bundle import WHITENING_FILE, Bundle
 from whiten_runtime.bundle.manifest import NESTED_METHODS
 from whiten_runtime.errors import BundleError, UsageError, whole_number
-from whiten_whitening.moments import Float64Array, Moments, ledoit_wolf, oas
-from whiten_whitening.spectra import powers, scaled_spectrum, spectrum, triangular
+from whiten_whitening.moments import (
+    Float64Array,
+    Moments,
+    ledoit_wolf,
+    oas,
+    powers,
+    scaled_spectrum,
+    spectrum,
+    triangular,
+)
 
 Shrinkage = str | float
 

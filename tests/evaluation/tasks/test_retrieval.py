@@ -21,7 +21,7 @@ from whiten_runtime.commands.main import whiten
 from whiten_runtime.errors import BundleError
 from whiten_runtime.files.collections import Collection
 from whiten_runtime.inference.vectors import Nearest
-from whiten_whitening.judged import Judged
+from whiten_whitening.similarity import Judged
 
 WHOLE = [Storage("float32", lambda width: 4 * width)]
 

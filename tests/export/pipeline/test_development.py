@@ -15,9 +15,9 @@ from support.vectors import anisotropic
 from whiten import Encoder
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_whitening.choosing import Choice, choose_by_search
-from whiten_whitening.judged import Judged
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map
 from whiten_whitening.moments import Moments
+from whiten_whitening.similarity import Judged
 
 DOCUMENTS, QUERIES = 120, 30
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.errors import UsageError
 from whiten_whitening.maps import FLOAT32_ROUNDING, NULL_EIGENVALUE, StoredMap
-from whiten_whitening.moments import Float64Array
-from whiten_whitening.spectra import spectrum
+from whiten_whitening.moments import Float64Array, spectrum
 
 Bits = Literal[1, 2, 3, 4]
 Bytes = NDArray[np.uint8]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whiten_whitening.judged import Judged, ndcg
+from whiten_whitening.similarity import Judged, ndcg
 
 GRADES = st.dictionaries(st.integers(0, 29), st.integers(1, 4), min_size=1, max_size=20)
 
