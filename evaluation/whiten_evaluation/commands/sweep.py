@@ -72,8 +72,7 @@ def sweep(
     with needing("eval,export"):
         import pytrec_eval  # noqa: F401
 
-        from whiten_evaluation.sweep.report import html, scores_csv, summary
-        from whiten_evaluation.sweep.search_report import search_csv
+        from whiten_evaluation.sweep.report import html, scores_csv, search_csv, summary
         from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
     plan = SweepPlan(
         model=model,

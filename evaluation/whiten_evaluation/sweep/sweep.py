@@ -10,8 +10,7 @@ import numpy as np
 
 from whiten_evaluation.sweep.layers import embed_layers, open_graph
 from whiten_evaluation.sweep.result import Best, Score, Sweep
-from whiten_evaluation.sweep.retrieval import score_search, texts_of
-from whiten_evaluation.sweep.search import Search
+from whiten_evaluation.sweep.search import Search, score_search, texts_of
 from whiten_evaluation.tasks.sts_files import StsData
 from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.model import resolve_layers

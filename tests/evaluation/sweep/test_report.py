@@ -9,10 +9,8 @@ import pytest
 
 from whiten_evaluation.sweep.layers import LayerGraph, LayerVectors
 from whiten_evaluation.sweep.result import Best, Score, SearchScore, Sweep, Whitened
-from whiten_evaluation.sweep.retrieval import score_search
 from whiten_evaluation.sweep.scoring import LayerMoments
-from whiten_evaluation.sweep.search import Search, of_sizes
-from whiten_evaluation.sweep.search_report import search_table
+from whiten_evaluation.sweep.search import Search, of_sizes, score_search
 from whiten_evaluation.tasks.sts import Interval
 from whiten_evaluation.tasks.sts_files import Subset, Task
 from whiten_runtime.inference.options import Prompts
@@ -21,7 +19,7 @@ from whiten_whitening.choosing import SOFT_WEIGHT
 
 pytest.importorskip("matplotlib", reason="needs the extra test-all")
 
-from whiten_evaluation.sweep.report import best_table, html, pairs_table, protocol, scores_csv, summary
+from whiten_evaluation.sweep.report import best_table, html, pairs_table, protocol, scores_csv, search_table, summary
 
 
 def score(layers: tuple[int, ...], value: float | None, kind: Whitened = "none") -> Score:
