@@ -1,0 +1,1 @@
+"""The built-in corpus: how it is made, and what a whitening that is fitted on it gives."""
