@@ -29,9 +29,8 @@ class Server:
         self.start_seconds = time.perf_counter() - start
 
     def memory(self) -> dict[str, int]:
-        """Return bytes by field of /proc/PID/status of Linux: VmRSS (resident), VmHWM (peak resident) and others."""
-        rows = (line.partition(":") for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines())
-        return {name: 1024 * int(value.split()[0]) for name, _, value in rows if value.endswith(" kB")}
+        """Return bytes by field of /proc/PID/status."""
+        return memory(self._process.pid)
 
     def cpu_seconds(self) -> float:
         """Return the seconds of the processor that it has used so far."""
@@ -50,9 +49,20 @@ def whiten(bundle: Path, threads: int, *options: str) -> list[str]:
     return ["env", *words]
 
 
+def packages(checkout: Path) -> str:
+    """Return the path by which Python finds the packages of a checkout."""
+    return ":".join(str(checkout / name) for name in ("runtime", "whitening", "serving"))
+
+
 def peer(python: Path, model: Path, file: str, threads: int) -> list[str]:
     """Return the command of FastAPI with sentence-transformers, in its own environment."""
     return [str(python), str(Path(__file__).with_name("peer.py")), str(model), file, "PORT", str(threads)]
+
+
+def memory(process: int) -> dict[str, int]:
+    """Return bytes by field of /proc/PID/status of Linux: VmRSS (resident), VmHWM (peak resident) and others."""
+    rows = (line.partition(":") for line in Path(f"/proc/{process}/status").read_text().splitlines())
+    return {name: 1024 * int(value.split()[0]) for name, _, value in rows if value.endswith(" kB")}
 
 
 def _free_port() -> int:

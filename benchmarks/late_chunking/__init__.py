@@ -1,0 +1,1 @@
+"""Compare passages that are embedded in one pass over a long text with passages that are embedded alone."""
