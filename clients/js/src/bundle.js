@@ -1,6 +1,6 @@
-// Read a bundle: whiten.json, and files whose size and SHA-256 are compared with it.
+// Read a bundle: whiten.json, files whose size and SHA-256 are compared with it, and files by fetch.
 
-import { BundleError, WhitenError, shown } from './errors.js';
+import { BundleError, UsageError, WhitenError, shown } from './errors.js';
 import { DEFAULTS, FIELDS, FORMAT_VERSION, FORMER, VALUES } from './tables.js';
 
 const HASH = /("manifest_sha256"\s*:\s*")([0-9a-f]{64})"/;
@@ -90,4 +90,32 @@ async function sha256(bytes) {
   if (!globalThis.crypto?.subtle) throw new WhitenError('hashes cannot be checked, as this page is not a secure context; serve it by https or from localhost');
   const digest = new Uint8Array(await crypto.subtle.digest('SHA-256', bytes));
   return Array.from(digest, (byte) => byte.toString(16).padStart(2, '0')).join('');
+}
+
+/** Return the files of a bundle at an address. */
+export function webFiles(location, { onProgress, fetch = globalThis.fetch }) {
+  const text = String(location);
+  const base = globalThis.location?.href;
+  if (!URL.canParse(text, base)) throw new UsageError(`the bundle's address is ${shown(location)}; wanted a URL, such as 'https://example.org/bundles/minilm'`);
+  const root = new URL(text.endsWith('/') ? text : `${text}/`, base);
+  const where = (name) => new URL(name, root).href;
+
+  async function read(name, total) {
+    try {
+      const response = await fetch(where(name), { cache: 'no-cache' }); // asks whether it has changed
+      if (!response.ok) throw new Error(`the server says ${response.status}`);
+      let loaded = 0;
+      const counted = new TransformStream({
+        transform(part, controller) {
+          loaded += part.length;
+          if (total) onProgress?.({ file: name, loaded, total });
+          controller.enqueue(part);
+        },
+      });
+      return new Uint8Array(await new Response(response.body.pipeThrough(counted)).arrayBuffer());
+    } catch (error) {
+      throw new BundleError(`${where(name)}: cannot be fetched (${error.message}); check the address and the network`);
+    }
+  }
+  return { where, read };
 }

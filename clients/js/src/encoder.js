@@ -2,11 +2,11 @@
 
 import { Bundle } from './bundle.js';
 import { BundleError, ParityError, UsageError, WhitenError, checkNames, shown, wholeNumber } from './errors.js';
-import { optionsFor, resolvePrompt, withPrompt } from './prompts.js';
-import { GATES, NESTED_METHODS } from './tables.js';
+import { GATES, NESTED_METHODS, PROMPTS } from './tables.js';
 import { Tokenizer } from './tokenizer.js';
 
 const [MODEL, WEIGHTS, OUTPUT] = ['onnx/model.onnx', 'onnx/model.onnx_data', 'sentence_embedding'];
+const TEXT = '{text}'; // place of a text in a prompt that goes around it
 const TOKEN_BUDGET = 1024; // padded tokens of a batch
 const OPTIONS = ['threads', 'verify', 'onProgress', 'fetch', 'ort', 'sessionOptions'];
 const ARGUMENTS = ['promptName', 'prompt', 'truncateDim', 'normalize', 'truncate'];
@@ -169,4 +169,35 @@ function checkedTexts(texts) {
 
 function oneLine(error) {
   return String(error?.message ?? error).replace(/\s+/g, ' ').trim();
+}
+
+/** Return the prompt to apply, an empty string for none: by name, the words themselves, or else the default one. */
+function resolvePrompt(manifest, promptName = null, prompt = null) {
+  if (prompt !== null && promptName !== null) throw new UsageError(`prompt and promptName '${promptName}' were both given; leave one out`);
+  const name = promptName ?? manifest.default_prompt_name;
+  if (prompt === null && name !== null && !(typeof name === 'string' && Object.hasOwn(manifest.prompts, name))) {
+    const known = Object.keys(manifest.prompts).map((one) => `'${one}'`).join(', ') || 'none';
+    throw new UsageError(`promptName is ${shown(name)}, but the bundle's prompts are: ${known}; or pass prompt`);
+  }
+  const found = prompt ?? (name === null ? '' : manifest.prompts[name]);
+  if (typeof found !== 'string') throw new UsageError(`prompt is ${shown(found)}; wanted a string`);
+  if (!manifest.include_prompt && found.includes(TEXT)) {
+    throw new UsageError(`prompt goes around the text (${TEXT}), but this bundle leaves prompts out of its pooling; leave it out`);
+  }
+  return found;
+}
+
+/** Return the options of `encode` for queries or documents: the bundle's prompt for them, else its default template, else none. */
+function optionsFor(task, manifest, options) {
+  const { route } = manifest;
+  if (route !== task && (route === 'query' || route === 'document')) throw new UsageError(`this bundle holds the route ${route}; export one with --route ${task} for this`);
+  if ((options.promptName ?? options.prompt ?? null) !== null) return options;
+  const name = PROMPTS[task].find((one) => Object.hasOwn(manifest.prompts, one)) ?? null;
+  const usual = resolvePrompt(manifest, name);
+  return { ...options, promptName: null, prompt: name !== null || usual.includes(TEXT) ? usual : '' };
+}
+
+/** Return a text with a prompt before it, or around it if the prompt contains `{text}`. */
+function withPrompt(prompt, text) {
+  return prompt.includes(TEXT) ? prompt.split(TEXT).join(text) : prompt + text;
 }

@@ -6,9 +6,9 @@ import { readFile } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
 import { join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { webFiles } from './bundle.js';
 import { openWith } from './encoder.js';
 import { BundleError, UsageError, WhitenError, shown } from './errors.js';
-import { webFiles } from './fetched.js';
 
 export { BundleError, ParityError, UsageError, WhitenError } from './errors.js';
 export { Encoder } from './encoder.js';

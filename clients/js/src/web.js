@@ -1,7 +1,7 @@
 // The entry for browsers: files by fetch, onnxruntime-web in wasm.
 
+import { webFiles } from './bundle.js';
 import { openWith } from './encoder.js';
-import { webFiles } from './fetched.js';
 
 export { BundleError, ParityError, UsageError, WhitenError } from './errors.js';
 export { Encoder } from './encoder.js';

@@ -118,18 +118,19 @@ def save_graph(model: ir.Model, path: Path) -> None:
         ir.save(model, path)
 
 
-def read_bundle_graph(path: Path) -> ir.Model:
-    """Read a bundle's graph, with weights that stay in their file, which may be a link, as onnx_ir refuses it."""
+def read_graph(path: Path) -> ir.Model:
+    """Read a graph, with weights that stay in their file, which may be a link, as in the cache of the model hub."""
     model = ir.load(path)
     for value in model.graph.initializers.values():
-        tensor = value.const_value
-        if isinstance(tensor, ir.ExternalTensor) and Path(tensor.path).is_symlink():
-            value.const_value = _followed(tensor)
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = follow_link(value.const_value)
     return model
 
 
-def _followed(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
-    """Return a tensor whose file is a link as one in the file that the link leads to."""
+def follow_link(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
+    """Return a tensor in the file that a link leads to: onnx_ir refuses links."""
+    if not Path(tensor.path).is_symlink():
+        return tensor
     file = Path(tensor.path).resolve()
     return ir.ExternalTensor(
         file.name,

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
+from whiten_export.graph.attention.masks import visible
 from whiten_export.graph.builder import ATTENDED, constant
-from whiten_export.graph.fold_positions import PartialRun
 from whiten_export.graph.products import split_gemms
 from whiten_runtime.errors import needing
 
@@ -37,15 +37,11 @@ _KNOWN = {"num_heads", "scale", "qkv_hidden_sizes", "mask_filter_value"}
 
 _Bias = NDArray[np.float32]
 
+_MOST_WEIGHTS = 1 << 20
+"""Maximum number of weights that a mask may depend on: LayoutLM's reads its shape from the embeddings."""
+
 _OPSET, _IR_VERSION = 24, 11
 """Version of the standard operators whose Attention takes lengths (`nonpad_kv_seqlen`), and of the format with it."""
-
-_TRIED = ((5, 3, 1), (1,), (7, 7), (2, 9))
-_HIDDEN = -1e4
-"""Bias at or below which a token gets no weight."""
-
-_LEARNT = 1 << 20
-"""Number of weights above which a bias is taken as learnt, such as that of relative positions."""
 
 
 def fuse_for_cuda(model: ir.Model, longest: int) -> int:
@@ -109,20 +105,8 @@ def _give_positions_to_each_text(model: ir.Model) -> None:
 
 def _says_padding(model: ir.Model, bias: ir.Value, longest: int) -> bool:
     """Return whether a bias is 0 for every real token and hides all padding, for every query and at every distance."""
-    part = PartialRun(model, bias, _LEARNT)
-    return part.allowed and all(_hides(part, lengths) for lengths in (*_TRIED, (longest,)))
-
-
-def _hides(part: PartialRun, lengths: tuple[int, ...]) -> bool:
-    real = np.arange(max(lengths)) < np.array(lengths)[:, None]
-    added = part({"attention_mask": real.astype(np.int64), "input_ids": real.astype(np.int64)})
-    count, width = real.shape
-    if added.ndim != 4:
-        return False
-    added = np.broadcast_to(added, (count, added.shape[1], width, width))
-    seen = np.broadcast_to(real[:, None, None, :], added.shape)
-    looks = np.broadcast_to(real[:, None, :, None], added.shape)
-    return bool((added[seen & looks] == 0).all() and (added[~seen & looks] <= _HIDDEN).all())
+    seen = visible(model, bias, longest, _MOST_WEIGHTS)
+    return seen is not None and seen.all and not seen.token
 
 
 def _drop_unused_sums(model: ir.Model) -> None:

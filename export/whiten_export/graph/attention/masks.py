@@ -43,11 +43,11 @@ class Visible:
         return self.left is None and self.right is None and self.padding
 
 
-def visible(model: ir.Model, mask: ir.Value, longest: int) -> Visible | None:
+def visible(model: ir.Model, mask: ir.Value, longest: int, most_weights: int = _MOST) -> Visible | None:
     """Return what a mask hides in texts of up to `longest` tokens; None if it is not padding, causality or a window."""
     if mask.dtype not in (None, ir.DataType.FLOAT) or _reads_ids(mask):
         return None
-    part = PartialRun(model, mask, _MOST)
+    part = PartialRun(model, mask, most_weights)
     if not part.allowed:
         return None
     length = min(longest, max(_SHORT, _enough(mask, longest)))

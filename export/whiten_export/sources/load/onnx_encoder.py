@@ -1,9 +1,7 @@
 """Take hidden states from an ONNX encoder, as optimum writes it, without PyTorch."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from whiten_export.graph.builder import HiddenStates, describe_input, strip
+from whiten_export.graph.builder import HiddenStates, describe_input, follow_link, read_graph, strip
 from whiten_export.graph.inputs import INPUTS, feed_of, replace_inputs
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.reference import Float64Array, Reference
@@ -32,29 +30,18 @@ _OURS = frozenset({OUTPUT, UNWHITENED_OUTPUT, "last_hidden_state"})
 _OLDEST_OPSET = 18
 
 
-def read_graph(files: tuple[Path, ...]) -> ir.Model:
+def read_encoder(path: Path) -> ir.Model:
     """Read a graph, in opset 18 or newer, without metadata for debugging."""
     try:
-        model = _read_linked(files) if any(file.is_symlink() for file in files) else ir.load(files[0])
+        model = read_graph(path)
     except (ValueError, OSError) as error:
-        raise WhitenError(f"{files[0]}: cannot be read ({' '.join(str(error).split())}); export it again") from error
+        raise WhitenError(f"{path}: cannot be read ({' '.join(str(error).split())}); export it again") from error
     opset = model.graph.opset_imports[""]
     if opset < _OLDEST_OPSET:
-        model = _convert(files[0], opset)
+        model = _convert(path, opset)
     _load_attributes(model)
     strip(model)
     return model
-
-
-def _read_linked(files: tuple[Path, ...]) -> ir.Model:
-    """Read a graph from links: they may lead out of their folder, which onnx_ir refuses, so the files are copied."""
-    with TemporaryDirectory() as folder:
-        for file in files:
-            shutil.copyfile(file, Path(folder, file.name))
-        model = ir.load(Path(folder, files[0].name))
-        ir.external_data.load_to_model(model)
-        _load_attributes(model)
-        return model
 
 
 def _convert(path: Path, opset: int) -> ir.Model:
@@ -76,7 +63,7 @@ def _load_attributes(model: ir.Model) -> None:
     for node in model.graph.all_nodes():
         for name, attribute in node.attributes.items():
             if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
-                content = attribute.value.numpy().copy()
+                content = follow_link(attribute.value).numpy().copy()
                 node.attributes[name] = ir.AttrTensor(name, ir.tensor(content, name=attribute.value.name))
 
 
@@ -165,7 +152,7 @@ class OnnxEncoder(TokenModel):
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Return the graph with the chosen hidden states as outputs, and token ids and a mask as its only inputs."""
-        model = read_graph(self.checkpoint.weights)
+        model = read_encoder(self._path)
         by_name = {value.name: value for value in model.graph.outputs}
         model.graph.outputs[:] = [by_name[self._outputs[layer]] for layer in layers]
         for value in (value for node in model.graph for value in node.outputs if value.name in _OURS):

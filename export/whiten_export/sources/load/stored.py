@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from whiten_export.graph.builder import read_bundle_graph
+from whiten_export.graph.builder import read_graph
 from whiten_export.graph.head import OPSET, vectors_graph
 from whiten_export.proof.gate import Case, Expected
 from whiten_export.sources.model import Source
@@ -64,7 +64,7 @@ class StoredBundle(Source):
 
     def graph(self, manifest: Manifest) -> ir.Model:
         """Return the graph, whose head is to be replaced."""
-        return read_bundle_graph(self._bundle.model)
+        return read_graph(self._bundle.model)
 
     def expected(self, manifest: Manifest, cases: Sequence[Case], report: Reporter) -> Expected:
         """Return the stored vectors of the reference before whitening."""
