@@ -1,22 +1,28 @@
 """Test that a network gets all of its weights and none is left over, and settings of attention that no CPU has."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import transformers
 from safetensors.numpy import load_file, save_file
 from sentence_transformers.sentence_transformer.modules import Pooling
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from support.checkpoints import random_network, write_json
 from support.published import save, transformer
 from whiten import WhitenError
 from whiten_export.proof.gate import Case
 from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.network import load_config, load_network
+from whiten_export.sources.load.network import check_numbers, load_config, load_network
 from whiten_export.sources.load.sentence_transformers import _attention, encode_published
 
 DISTANCES = "encoder.layer.0.attention.self.distance_embedding.weight"
@@ -192,3 +198,33 @@ def test_other_folders_are_loaded_as_they_were(plain: Path, tmp_path: Path, chan
     content = json.loads((folder / SETTINGS).read_text("utf-8"))
     write_json(folder / SETTINGS, content | changes)
     assert _attention(resolve(str(folder))) == {}
+
+
+class Allocations(TorchDispatchMode):
+    """Records the number of elements of the largest tensor that operators made."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        held = {one.data_ptr() for one in tree_leaves(args) if isinstance(one, torch.Tensor)}
+        made = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor) and one.data_ptr() not in held]
+        self.largest = max([self.largest, *(one.numel() for one in made)])
+        return result
+
+
+@pytest.mark.parametrize("bad", [None, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 17, -1])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_weights_are_checked_without_copies(tmp_path: Path, kind: torch.dtype, place: int, bad: float | None) -> None:
+    """Word embeddings of 768 MB were copied, which was the peak of the whole export."""
+    words = torch.nn.Embedding(30, 5, dtype=kind)
+    network = torch.nn.ModuleDict({"words": words, "none": torch.nn.Embedding(0, 5)})
+    expected: Any = nullcontext()
+    if bad is not None:
+        words.weight.data.view(-1)[place] = bad
+        expected = pytest.raises(WhitenError, match=r"words\.weight' holds NaN or infinity")
+    allocations = Allocations()
+    with expected, allocations:
+        check_numbers(network, [tmp_path / "model.onnx"])
+    assert allocations.largest <= 1

@@ -1,6 +1,7 @@
 """Load a checkpoint with transformers: config, tokenizer, and all weights, without code of pickles; merge adapters."""
 
 import logging
+import math
 import re
 import warnings
 from collections import Counter
@@ -167,7 +168,7 @@ def _kinds(path: Path) -> dict[str, str]:
 def check_numbers(network: nn.Module, files: Sequence[Path]) -> None:
     """Check that all weights are finite, and that none is stored as whole numbers, which loading converts."""
     parameters = dict(network.named_parameters())
-    odd = next((name for name, parameter in parameters.items() if not parameter.isfinite().all()), None)
+    odd = next((name for name, parameter in parameters.items() if not _is_finite(parameter.detach())), None)
     at = f"{files[0] if len(files) == 1 else files[0].parent}: '{odd}'"
     prefix = f"{getattr(network, 'base_model_prefix', '')}."
     for file in files:
@@ -178,6 +179,11 @@ def check_numbers(network: nn.Module, files: Sequence[Path]) -> None:
                 raise WhitenError(f"{file}: '{key}' holds {kind}; wanted weights, which are floating-point numbers")
     if odd is not None:
         raise WhitenError(f"{at} holds NaN or infinity; copy the model again, or use another checkpoint of it")
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Return whether all numbers are finite, by the smallest and the largest: `isfinite` takes 1.5 times the memory."""
+    return not tensor.numel() or all(math.isfinite(bound.item()) for bound in tensor.aminmax())
 
 
 def _refusal(error: Exception) -> str:
