@@ -90,15 +90,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a function that makes a small random checkpoint of a family; it skips those that transformers lacks."""
-    import transformers
-
+    """Return a function that makes a small random checkpoint of a family."""
     from support.checkpoints import save_checkpoint
-    from support.families import SINCE_TRANSFORMERS_5
 
     def get(family: str, widened: int = 1) -> Path:
-        if family in SINCE_TRANSFORMERS_5 and transformers.__version__.startswith("4."):
-            pytest.skip(f"transformers {transformers.__version__} has no {family}")
         return once(
             tmp_path_factory,
             f"checkpoints-{widened}/tiny-{family}",
