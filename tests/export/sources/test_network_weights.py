@@ -85,6 +85,7 @@ def rewritten(folder: Path, **changes: object) -> Path:
 THETA = {"rope_theta": 1e6, "rope_type": "default"}
 
 
+@pytest.mark.skipif(transformers.__version__ >= "5", reason="transformers 5 reads them")
 @pytest.mark.parametrize(
     ("family", "settings"),
     [
@@ -96,13 +97,12 @@ THETA = {"rope_theta": 1e6, "rope_type": "default"}
     ],
 )
 def test_rotary_settings_of_transformers_5_are_refused_with_4(
-    altered: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, family: str, settings: dict[str, object]
+    altered: Callable[..., Path], family: str, settings: dict[str, object]
 ) -> None:
     """It takes them for settings that it does not know, and computes with its own defaults."""
     folder = rewritten(altered(family), rope_parameters=settings)
-    monkeypatch.setattr(transformers, "__version__", "4.57.1")
     message = refused(folder)
-    assert "has rope_parameters, which transformers 4.57.1 does not read" in message
+    assert f"has rope_parameters, which transformers {transformers.__version__} does not read" in message
     assert "install transformers 5" in message
 
 
