@@ -20,6 +20,7 @@ from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.providers import (
     CUDA_PROVIDER,
     NVIDIA,
+    check_opset,
     check_precision,
     import_onnxruntime,
     provider_name,
@@ -59,6 +60,7 @@ def load_bundle(
         if manifest.input != "text":
             raise BundleError(f"{path}: takes vectors, not texts; open it with whiten.VectorWhitener")
         check_precision(path, manifest.precision, settings.providers)
+        check_opset(path, manifest.opset)
         memory = manifest.memory if isinstance(manifest.memory, TextMemory) else None
         settings = _for_length(replace(settings, exact_int8=may_saturate(manifest)), manifest.max_seq_length)
         weights = executor.submit(bundle.check_weights) if verify_hashes else None

@@ -138,6 +138,21 @@ def check_precision(bundle: Path, precision: str, providers: Sequence[Provider])
         )
 
 
+def check_opset(bundle: Path, opset: int) -> None:
+    """Check that the installed onnxruntime computes the attention of opset 24, of which `--target cuda` makes graphs.
+
+    The versions before 1.25 refuse such a graph, or their kernel for the CPU computes other vectors.
+    """
+    if opset < 24:
+        return
+    version = import_onnxruntime().__version__
+    if tuple(map(int, version.split(".")[:2])) < (1, 25):
+        raise ProviderError(
+            f"{bundle}: has a graph of opset {opset}, which onnxruntime {version} refuses or computes wrongly; install "
+            "onnxruntime 1.25 or newer, or export the model with --target cpu"
+        )
+
+
 @contextmanager
 def telemetry_off() -> Iterator[None]:
     """Set the variable that keeps telemetry off until the block ends, unless it is set or onnxruntime is imported.

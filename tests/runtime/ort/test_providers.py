@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.bundles import copy_bundle
 from support.cli import invoke
 from support.corpus import sentences
 from support.sts import write_paper_layout
@@ -78,6 +79,20 @@ def test_other_precisions_may_be_computed_in_bfloat16(golden: Path) -> None:
         encoder.verify()
         session = encoder._engine.graph.create_session()
         assert session.get_session_options().get_session_config_entry(BFLOAT16) == "1"
+
+
+@pytest.mark.parametrize(
+    ("version", "opset", "opens"),
+    [("1.24.1", 24, False), ("1.9.0", 24, False), ("1.24.1", 23, True), ("1.25.0", 24, True), ("2.0.0", 24, True)],
+)
+def test_opset_24_needs_a_recent_onnxruntime(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, opset: int, opens: bool
+) -> None:
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path, opset=opset)
+    monkeypatch.setattr("onnxruntime.__version__", version)
+    result = invoke(whiten, "verify", bundle)
+    assert result.exit_code == (0 if opens else 1)
+    assert (f"opset 24, which onnxruntime {version} refuses or computes wrongly" in result.stderr) != opens
 
 
 @pytest.mark.parametrize("value", ["1", "0"])
