@@ -30,7 +30,7 @@ READERS = 8
 class Job(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A job: all that decides on the output."""
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     task: Literal["embed", "fit"]
     bundle: str  # its name
     bundle_sha256: str  # of its manifest, which holds those of all its files

@@ -214,7 +214,7 @@ def _embedded(window: Any, vectors: Vectors, schema: Any) -> tuple[Any, list[Wro
             failures = error.failures
         for index in sorted(failures):
             file, row = (window.column(place)[index].as_py() for place in (1, 2))
-            failed.append(WrongRow(file, row, failures[index]))
+            failed.append(WrongRow(file, row, str(failures[index])))
         others = [index for index in range(len(window)) if index not in failures]
         window = window.take(pyarrow.array(others, pyarrow.int64()))
     last = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.ravel()), rows.shape[1])

@@ -100,7 +100,7 @@ def test_bundles_of_each_family_equal_pytorch(
         check(export_bundle(recipe, tmp_path / precision).path, directory, encoder)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 def test_bundle_of_minilm_equals_pytorch(
     precision: str, real_encoder: Path, minilm_checkpoint: Path, corpus: tuple[str], tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ from whiten_runtime.inference.vectors import check_computed
 from whiten_runtime.ort.session import SessionOptions
 
 BAD = "see <image> here"
+SHORTEN = "shorten it, or raise the limit: memory_limit of Encoder, memory-limit of whiten serve"
 GOOD = ("a dog", "the cat", "the fox runs", "a bird in the sky, and nothing else")
 
 
@@ -187,10 +188,9 @@ def test_error_can_be_pickled_and_moved() -> None:
 def test_a_text_that_takes_too_much_memory_is_to_be_shortened() -> None:
     first = NoVectorError({0: too_large(8000, 3 * 10**9, 2 * 10**9)}).moved(1)
     error = copy.copy(pickle.loads(pickle.dumps(first)))
-    assert error.advice == "shorten it, or raise the limit"
+    assert error.advice == SHORTEN
     assert str(error) == (
-        "texts[1] has 8,000 tokens, which take about 3 GB, and texts may take 2 GB here (memory_limit); "
-        "shorten it, or raise the limit"
+        f"texts[1] has 8,000 tokens, which take about 3 GB, and texts may take 2 GB here (memory_limit); {SHORTEN}"
     )
 
 
@@ -209,7 +209,7 @@ def test_commands_give_the_advice_of_the_reason(
     options = {"embed": ["--input", file], "fit": ["--corpus", file, "-o", out]}
     reasons = list[str]()
     for reason, advice in (
-        (too_large(8000, 3 * 10**9, 2 * 10**9), "shorten it, or raise the limit"),
+        (too_large(8000, 3 * 10**9, 2 * 10**9), SHORTEN),
         ("has no vector (onnxruntime failed: memory_limit", "leave it out, or export the model again"),
         ("has no vector (onnxruntime failed: (memory_limit)", "leave it out, or export the model again"),
     ):

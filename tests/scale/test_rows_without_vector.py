@@ -76,6 +76,23 @@ def test_shard_of_rows_without_vectors_is_empty(broken: Path, tmp_path: Path) ->
     assert len(pyarrow.parquet.read_table(tmp_path / "out" / "part-000000.parquet")) == 0
 
 
+def test_rows_whose_vectors_are_not_finite_are_left_out(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = copy_bundle(tiny_bundle, tmp_path)
+    with Encoder(bundle) as encoder:
+        fox, dog, cat = ({token.id for token in encoder.tokens(text)} for text in ("the fox", "a dog", "the cat"))
+
+    def spoil(table: np.ndarray) -> np.ndarray:
+        table[list(fox - dog - cat)] = np.nan
+        return table
+
+    edit_initializer(bundle, "network.embeddings.word_embeddings.weight", spoil)
+    (tmp_path / "in.txt").write_text("a dog\nthe fox\nthe cat\n", encoding="utf-8")
+    arguments = ("--input", tmp_path / "in.txt", "--out", tmp_path / "out", "--workers", 1, "--on-error", "record")
+    assert json.loads(ok("embed-many", bundle, *arguments, "--json").stdout)["rows"] == 2
+    (wrong,) = map(json.loads, (tmp_path / "out" / "_errors.jsonl").read_text("utf-8").splitlines())
+    assert (wrong["row"], wrong["reason"]) == (2, "gets a vector from this bundle that is not finite")
+
+
 def test_coordinate_beyond_float16_is_of_its_row(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = copy_bundle(tiny_bundle, tmp_path)
     texts = ["A text.", "a dog", "the cat", "the fox runs over the field"]

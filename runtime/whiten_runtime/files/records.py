@@ -32,6 +32,9 @@ USUAL_COLUMNS = ("text", "sentence")
 LONGEST = 64 << 20
 """Bytes of the longest record that is read: a file without ends of lines would be read into memory as a whole."""
 
+_PART = 1 << 20
+"""Bytes that are read at once at most: a file may have no other ends of lines than CR."""
+
 SAMPLED = 1000
 """Leading records of a .jsonl file in which keys are looked for."""
 
@@ -132,7 +135,7 @@ def line_too_long(name: str, row: int) -> DataError:
 def _lines_of(stream: BinaryIO, name: str, row: int, left: int | None) -> Iterator[tuple[int, bytes]]:
     """Yield lines with their ends, which are LF, CR LF or CR, as for Python's `open`; no other character ends one."""
     rest = b""
-    while part := stream.readline(LONGEST + 1 if left is None else min(left, LONGEST + 1)):
+    while part := stream.readline(_PART if left is None else min(left, _PART)):
         left = None if left is None else left - len(part)
         lines = (rest + part).splitlines(keepends=True) if rest or b"\r" in part else [part]
         rest = b"" if lines[-1].endswith(b"\n") else lines.pop()

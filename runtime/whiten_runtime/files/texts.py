@@ -130,7 +130,8 @@ def _arriving(stream: BinaryIO) -> Iterator[list[str]]:
         more = bool(chunk)
         if more and len(rest) < _MANY and os.name != "nt" and select.select([stream], [], [], 0)[0]:
             continue  # more is there
-        end = rest.rfind(b"\n") + 1 if more else len(rest)
+        ends = rest.rfind(b"\n"), rest.rfind(b"\r", 0, len(rest) - 1)  # a CR at the end may be half of CR LF
+        end = max(ends) + 1 if more else len(rest)
         if len(rest) - end > LONGEST:
             raise line_too_long(name, row)
         records = records_of(io.BytesIO(rest[:end]), name, "txt", row)

@@ -25,7 +25,7 @@ def too_large(tokens: int, needed: int, budget: int) -> Reason:
     return Reason(
         f"has {tokens:,} tokens, which take about {needed / 1e9:.3g} GB, and texts may take {budget / 1e9:.3g} GB here "
         "(memory_limit)",
-        "shorten it, or raise the limit",
+        "shorten it, or raise the limit: memory_limit of Encoder, memory-limit of whiten serve",
     )
 
 

@@ -111,15 +111,19 @@ def provider_options(provider: Provider) -> dict[str, Any]:
     return {} if isinstance(provider, str) else dict(provider[1])
 
 
+_PLACES = re.compile("device_id|path|dir|stream|alloc")
+"""Options that say where to compute or to store: a proof does not depend on them."""
+
+
 def describe_providers(providers: Sequence[Provider]) -> str:
-    """Return providers as `--device` takes them, with their options, but for our defaults and the number of a GPU."""
+    """Return providers as `--device` takes them, with their options, but for our defaults and `_PLACES`."""
     return ", ".join(map(_describe, providers))
 
 
 def _describe(provider: Provider) -> str:
     name = provider_name(provider)
     usual = {key: str(value) for key, value in _DEFAULTS.get(name, {}).items()}
-    options = {key: str(value) for key, value in provider_options(provider).items() if key != "device_id"}
+    options = {key: str(value) for key, value in provider_options(provider).items() if not _PLACES.search(key)}
     pairs = [f"{key}={value}" for key, value in options.items() if usual.get(key) != value]
     return f"{name}:{','.join(pairs)}" if pairs else name
 

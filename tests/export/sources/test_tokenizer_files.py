@@ -66,7 +66,9 @@ def mistral(tmp_path: Path) -> Path:
         ("<s> $A", {"add_bos_token": True}, ("<s>", "</s>"), "it is added here"),
         ("$A", {"add_bos_token": True}, ("<s>", "</s>"), "asks for add_bos_token and add_eos_token"),
         ("$A </s>", {"add_bos_token": True}, ("<s>", "</s>"), "asks for add_bos_token, and"),
-        ("$A", {"tokenizer_class": "GemmaTokenizerFast"}, (None, "</s>"), "it is added here"),
+        ("$A", {"tokenizer_class": "GemmaTokenizerFast"}, ("<s>", "</s>"), "add_bos_token and add_eos_token"),
+        ("<s> $A", {"add_bos_token": False}, (None, "</s>"), "asks for no add_bos_token, and tokenizer.json adds it"),
+        ("<s> $A", {"add_bos_token": False, "add_eos_token": False}, (None, None), "it is left out here"),
         (
             "<s> $A",
             {"eos_token": {"__type": "AddedToken", "content": "</s>", "special": True}},
@@ -82,7 +84,8 @@ def test_tokens_that_the_config_asks_for(
     mistral: Path, template: str, settings: dict[str, Any], ends: tuple[str | None, str | None], note: str | None
 ) -> None:
     tokenizer = described(with_template(mistral, template, **settings))
-    assert [note] == [note for one in tokenizer.notes if note and note in one] or tokenizer.notes == ()
+    if not transformers.__version__.startswith("4."):  # which obeys tokenizer_config.json itself
+        assert [note is not None and note in one for one in tokenizer.notes] == [True] * (note is not None)
     backend = Tokenizer.from_str(tokenizer.json)
     words = backend.encode("the cat", add_special_tokens=False).ids
     first, last = ([] if token is None else [backend.token_to_id(token)] for token in ends)

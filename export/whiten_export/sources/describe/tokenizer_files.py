@@ -9,12 +9,14 @@ from tokenizers import Tokenizer, processors
 from whiten_export.proof.probe_texts import TOKENIZER_TEXTS, probe_texts
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.files import read_settings
+from whiten_runtime.errors import WhitenError
 
 _WITH_ENDS = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer")
 """Classes that in transformers 4 add the tokens of tokenizer_config.json, whatever tokenizer.json adds."""
 
-_ENDS = {"add_bos_token": "bos_token", "add_eos_token": "eos_token"}
-"""Settings that add a token to a text, and the role of that token; the first begins a text, the second ends it."""
+_ENDS = {"add_bos_token": ("bos_token", True), "add_eos_token": ("eos_token", False)}
+"""Settings that add a token to a text, the role of that token, and the default of these classes. The first begins a
+text, the second ends it."""
 
 _NUMBERS = ("In 1984 and 2023, 650841823 of 1000000 were counted.", "3 + 12 = 15; v2.10.1, 24/7")
 """Texts with numbers, which some tokenizers cut into digits."""
@@ -33,37 +35,44 @@ def read_tokenizer_config(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def add_ends(backend: Tokenizer, settings: Mapping[str, Any]) -> str | None:
-    """Add the tokens that tokenizer_config.json asks for before or after a text, where tokenizer.json does not.
+    """Let a tokenizer begin and end texts as tokenizer_config.json asks, where tokenizer.json does otherwise.
 
-    transformers 4 adds them, transformers 5 does not. A model such as intfloat/e5-mistral-7b-instruct pools that token.
+    transformers 4 obeys the former, transformers 5 the latter. A model such as intfloat/e5-mistral-7b-instruct pools
+    the token that ends a text.
 
     Args:
         backend: tokenizer, which is changed.
         settings: content of tokenizer_config.json.
 
     Returns:
-        What is said of it; None if nothing was missing.
+        What is said of it; None if both files agree.
     """
-    contents = {name: _content(settings.get(role)) for name, role in _ENDS.items()}
+    contents = {name: _content(settings.get(role)) for name, (role, _) in _ENDS.items()}
     tokens = {name: text for name, text in contents.items() if text and backend.token_to_id(text) is not None}
     encoding = backend.encode("")
     ids = [number for number, mask in zip(encoding.ids, encoding.attention_mask, strict=True) if mask]
     present = dict(zip(_ENDS, (ids[:1], ids[-1:]), strict=True))
     added = [name for name, text in tokens.items() if present[name] == [backend.token_to_id(text)]]
-    asked = [name for name in tokens if settings.get(name) is True and name not in added]
-    if not asked or backend.num_special_tokens_to_add(False) > len(added):
+    kind = str(settings.get("tokenizer_class")).removesuffix("Fast")
+    obeyed = kind in _WITH_ENDS and any(name in settings for name in _ENDS)
+    wanted = [name for name, (_, usual) in _ENDS.items() if name in tokens and settings.get(name, obeyed and usual)]
+    missing = [name for name in wanted if name not in added]
+    surplus = [name for name in added if name not in wanted] if obeyed else []
+    if not (missing or surplus) or backend.num_special_tokens_to_add(False) > len(added):
         return None
-    what = f"tokenizer_config.json asks for {' and '.join(asked)}, and tokenizer.json does not add it"
-    if str(settings.get("tokenizer_class")).removesuffix("Fast") not in _WITH_ENDS:
-        return f"{what}: it is left out here; if the model was trained with it, save a tokenizer that adds it"
-    first, last = ([tokens[name]] if name in (*added, *asked) else [] for name in _ENDS)
+    asked = f"tokenizer_config.json of {kind} asks for {' and '.join(missing)}, and tokenizer.json does not add it"
+    if not obeyed:
+        return f"{asked}: it is left out here; if the model was trained with it, save a tokenizer that adds it"
+    first, last = ([tokens[name]] if name in wanted else [] for name in _ENDS)
     backend.post_processor = processors.TemplateProcessing(
         single=[*first, "$A", *last],
         pair=[*first, "$A", *last, *(f"{token}:1" for token in first), "$B:1", *(f"{token}:1" for token in last)],
         special_tokens=[(token, backend.token_to_id(token)) for token in dict.fromkeys([*first, *last])],
     )
+    refused = f"tokenizer_config.json of {kind} asks for no {' and '.join(surplus)}, and tokenizer.json adds it"
+    changes = [f"{asked}: it is added here"] * bool(missing) + [f"{refused}: it is left out here"] * bool(surplus)
     return (
-        f"{what}: it is added here, as transformers 4 does; transformers 5 leaves it out, and sentence-transformers "
+        f"{'; '.join(changes)}, as transformers 4 does; transformers 5 obeys tokenizer.json, and sentence-transformers "
         "gives other vectors with that"
     )
 
@@ -78,7 +87,10 @@ def words_note(folder: Path, backend: Tokenizer) -> str | None:
     """Return what is said of a list of words that gives tokens other ids than the tokenizer.json beside it."""
     known = backend.get_vocab()
     for path in (folder / name for name in _BESIDE if (folder / name).is_file()):
-        words = read_settings(path) if path.suffix == ".json" else _lines(path)
+        try:
+            words = read_settings(path) if path.suffix == ".json" else _lines(path)
+        except WhitenError:  # it is not read besides
+            continue
         others = [word for word, number in words.items() if known.get(word) != number]
         if len(others) > _FEW * len(words):
             return (
@@ -106,7 +118,11 @@ def class_note(backend: Tokenizer, theirs: Tokenizer, name: str) -> str | None:
     added = [token.content for token in theirs.get_added_tokens_decoder().values()]
     texts = [_printable(text) for text in (*probe_texts(1), *TOKENIZER_TEXTS, *_NUMBERS)]
     texts = [text for text in texts if not any(token in text for token in added)]
-    for text, ids, own in zip(texts, _ids(backend, texts), _ids(theirs, texts), strict=True):
+    try:
+        compared = zip(texts, _ids(backend, texts), _ids(theirs, texts), strict=True)
+    except Exception:  # the tokenizer fails on these texts: what reads it next says why
+        return None
+    for text, ids, own in compared:
         if ids != own:
             return (
                 f"tokenizer.json gives {text[:40]!r} other tokens than {name}, which takes little but its words, and "

@@ -6,6 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
 
 from whiten_runtime.errors import WhitenError
@@ -23,21 +24,20 @@ def restore_buffers(network: nn.Module) -> None:
     Raises:
         WhitenError: the network cannot be made a second time.
     """
-    if not type(network).__module__.startswith(_OWN_CODE) or not any(_constants(network)):
+    own_code = type(network).__module__.startswith(_OWN_CODE)
+    if not own_code or transformers.__version__.startswith("4.") or not any(_constants(network)):
         return
     try:
         with _without_parameters():
             made = type(network)(deepcopy(network.config))
+        computed = {(name, key): buffer for name, key, _, buffer in _constants(made)}
+        for name, key, module, buffer in list(_constants(network)):
+            module._buffers[key] = computed[name, key].to(buffer.device, buffer.dtype).reshape(buffer.shape)
     except Exception as error:  # from unknown code
         raise WhitenError(
             f"{type(network).__name__} has constants that its files do not store, and transformers loses them; they "
             f"cannot be computed anew: {type(error).__name__} {' '.join(str(error).split())[:200]}"
         ) from error
-    computed = {(name, key): buffer for name, key, _, buffer in _constants(made)}
-    for name, key, module, buffer in list(_constants(network)):
-        fresh = computed.get((name, key))
-        if fresh is not None and fresh.shape == buffer.shape:
-            module._buffers[key] = fresh.to(buffer.device, buffer.dtype)
 
 
 def _constants(network: nn.Module) -> Iterator[tuple[str, str, nn.Module, torch.Tensor]]:

@@ -61,7 +61,7 @@ def load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
     if not own_code and version.startswith("4.") and getattr(config, "rope_parameters", None):
         raise WhitenError(
             f"{checkpoint.directory / 'config.json'}: has rope_parameters, which transformers {version} does not read, "
-            "so it would compute other vectors; install transformers 5"
+            "so it may compute other vectors; install transformers 5"
         )
     return config
 

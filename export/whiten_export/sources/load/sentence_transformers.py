@@ -157,7 +157,7 @@ def encode_published(
             )
             model.float().eval()
             for module in model.modules():
-                if type(module).__name__ == "Transformer":  # static embeddings have no such limit
+                if type(module).__name__ == "Transformer" and hasattr(module, "auto_model"):  # and not DistilBERT's
                     module.max_seq_length = max_seq_length
                     obey_ends(checkpoint, module.tokenizer)
                     restore_buffers(module.auto_model)
