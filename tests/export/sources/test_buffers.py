@@ -96,7 +96,6 @@ def test_buffers_of_transformers_own_classes_are_left(checkpoint: Callable[[str]
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("published", [False, True])
 def test_an_export_has_the_constants_of_the_code(folder: Path, tmp_path: Path, published: bool) -> None:
     write_code(folder, FREQUENCIES, "Scale(config.hidden_size)")
