@@ -16,6 +16,7 @@ from whiten_export.proof.reference import Float64Array, Reference
 from whiten_export.sources.describe.checkpoint import Checkpoint, ignored_code, recommended_layers, source_record
 from whiten_export.sources.describe.families import batch_limit, family_of, positions_before, usable_positions
 from whiten_export.sources.describe.files import read_settings
+from whiten_export.sources.describe.tokenizer_files import read_tokenizer_config
 from whiten_export.sources.load.tokenizers import file_tokenizer
 from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, scan_graph, unwanted
@@ -130,8 +131,7 @@ class OnnxEncoder(TokenModel):
             )
         self.own_outputs = _text_outputs(session)
         self.record = source_record(checkpoint, config.model_type, count, config.hidden_size, ignored_code(checkpoint))
-        described = checkpoint.directory / "tokenizer_config.json"
-        self.tokenizer = file_tokenizer(checkpoint, read_settings(described) if described.is_file() else {})
+        self.tokenizer = file_tokenizer(checkpoint, read_tokenizer_config(checkpoint))
         self.layers = tuple(sorted(self._outputs))
         recommended = recommended_layers(checkpoint, count)
         self.default_layers = tuple(layer for layer in recommended if layer in self.layers) or self.layers[-1:]

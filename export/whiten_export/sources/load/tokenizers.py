@@ -58,7 +58,7 @@ def _file_notes(checkpoint: Checkpoint, tokenizer: Any) -> tuple[str, ...]:
     if as_stored and kind.__module__.startswith("transformers."):
         name = f"the {kind.__name__} of transformers {version('transformers')}"
         notes.append(class_note(backend, tokenizer.backend_tokenizer, name))
-    notes.append(obey_ends(checkpoint, tokenizer))
+    notes.append(add_ends(tokenizer.backend_tokenizer, read_tokenizer_config(checkpoint)))
     return tuple(note for note in notes if note is not None)
 
 
