@@ -44,12 +44,17 @@ class Limits:
     def check(self, queue: Queue, request: Request, now: float) -> None:
         """Check that a request can be computed in time and finds room.
 
+        If nothing of its model waits or runs, what one batch holds is not held up by the measured rate, but measures it
+        anew: a rate of a moment in which the machine was busy or stood still would refuse everything for ever.
+
         Raises:
             OverloadedError: too much work waits already.
             TooManyTokensError: the request has more tokens than can be computed by its deadline, or than may wait.
         """
         tokens, left = request.tokens, request.deadline - now
-        seconds = queue.line(request.runner).seconds_for(tokens)
+        line = queue.line(request.runner)
+        measures = not line.tokens and not line.running and tokens <= line.schedule.budget
+        seconds = 0.0 if measures else line.seconds_for(tokens)
         limit, why = self.max_queue_tokens, "is the limit of the queue"
         if seconds > _DOUBT * left * self.lanes > 0:
             limit, why = int(tokens * left * self.lanes / seconds), f"can be computed in the {left:.1f} s that are left"

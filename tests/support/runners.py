@@ -18,15 +18,36 @@ LOST = 667
 """Token of a text whose vector is not finite."""
 
 
+class Clock:
+    """Stands for the module `time` in the scheduler: batches take the time that their runner says, and none passes."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.monotonic = time.monotonic
+
+    def perf_counter(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
 class FakeRunner(Engine):
     """Gives each text the vector (sum of its ids, number of its ids, tokens left out of the pooling)."""
 
-    def __init__(self, held: bool = False, token_seconds: float = 0.0, schedule: Schedule | None = None) -> None:
+    def __init__(
+        self,
+        held: bool = False,
+        token_seconds: float = 0.0,
+        schedule: Schedule | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self.schedule = schedule or Schedule(64, 256)  # more workers than any test has lanes
         self.open = threading.Event()  # lets batches run; set at first unless they are held
         self.begun = threading.Semaphore(0)  # released when a batch begins
         self.batches: list[tuple[list[list[int]], bool]] = []  # ids of those that began, and whether each ran alone
-        self._token_seconds = token_seconds  # time that a padded token takes
+        self.token_seconds = token_seconds  # time that a padded token takes
+        self._sleep = clock.sleep if clock else time.sleep
         if not held:
             self.open.set()
 
@@ -40,7 +61,7 @@ class FakeRunner(Engine):
         self.batches.append(([list(row) for row in ids], not side_by_side))
         self.begun.release()
         assert self.open.wait(60)
-        time.sleep(self._token_seconds * len(ids) * max(map(len, ids)))
+        self._sleep(self.token_seconds * len(ids) * max(map(len, ids)))
         if any(POISON in row for row in ids):
             error = RunError("onnxruntime failed: poison")
             raise error if len(ids) > 1 else NoVectorError({0: f"has no vector ({error})"})

@@ -20,15 +20,15 @@ TEXT = "word " * 40
 ROUTES = {"/v1/embeddings": "input", "/embed": "inputs", "/api/embed": "input"}
 
 
-async def leave(app: Callable[..., Any], path: str, parts: Iterable[bytes], after: float) -> list[Any]:
-    """Send a request, and go some seconds after its body; return what the application sent all the same."""
+async def leave(app: Callable[..., Any], path: str, parts: Iterable[bytes], gone: asyncio.Event) -> list[Any]:
+    """Send a request, and go at an event after its body; return what the application sent all the same."""
     left, sent = list(parts), []
 
     async def receive() -> dict[str, Any]:
         if left:
             body = left.pop(0)
             return {"type": "http.request", "body": body, "more_body": bool(left)}
-        await asyncio.sleep(after)
+        await gone.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
@@ -49,7 +49,7 @@ class Gate:
         self.fails: Callable[[Any], bool] = lambda ids: False
 
     def __call__(self, ids: Any, *arguments: Any, **named: Any) -> Any:
-        assert self._open.wait(20)
+        assert self._open.wait(60)
         self.texts += len(ids)
         if self.fails(ids):
             raise RuntimeError("the graph failed on a secret")
@@ -80,7 +80,7 @@ async def endless() -> AsyncIterator[bytes]:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not true():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.005)
@@ -97,10 +97,8 @@ def test_a_full_queue_is_429_before_the_body_is_read(gated: Any, path: str) -> N
         await until(lambda: encoder.stats().lanes_busy == 1)
         waiting = [asyncio.create_task(ask(app, "POST", path, {ROUTES[path]: "word " * 30})) for _ in range(8)]
         await until(lambda: encoder.stats().queue_tokens > 0)
-        await asyncio.sleep(0.1)
-        full = [task for task in waiting if task.done()]
-        assert full, "the last of them found no room once it was tokenised"
-        assert {(await task).status for task in full} == {429}
+        await until(lambda: any(task.done() for task in waiting))  # the last found no room once it was tokenised
+        assert {(await task).status for task in waiting if task.done()} == {429}
         encoder._queue.scheduler._queue.tokens += 100  # so that even one more token has no room
         answer = await ask(app, "POST", path, endless())
         encoder._queue.scheduler._queue.tokens -= 100
@@ -124,8 +122,11 @@ def test_callers_that_go_are_not_computed(gated: Any, caplog: pytest.LogCaptureF
         first = asyncio.create_task(ask(app, "POST", "/v1/embeddings", {"input": TEXT}))
         await until(lambda: encoder.stats().lanes_busy == 1)
         stay = [asyncio.create_task(ask(app, "POST", "/v1/embeddings", body)) for _ in range(10)]
-        left = await asyncio.gather(*(leave(app, "/v1/embeddings", [body], 0.02) for _ in range(50)))
-        assert left == [[]] * 50
+        gone = asyncio.Event()
+        leaving = [asyncio.create_task(leave(app, "/v1/embeddings", [body], gone)) for _ in range(50)]
+        await until(lambda: encoder.stats().queue_requests == 60)
+        gone.set()
+        assert await asyncio.gather(*leaving) == [[]] * 50
         gate.open()
         assert (await first).status == 200
         assert {answer.status for answer in await asyncio.gather(*stay)} == {200}
@@ -355,13 +356,14 @@ def test_two_requests_at_once_are_tokenised_whatever_their_deadlines(app: Any, m
         with lock:
             running += 1
             most = max(most, running)
-        go.wait(20)
+        go.wait(60)
         with lock:
             running -= 1
         return tokens(*arguments, **options)
 
     async def run() -> None:
-        for _ in range(6):
+        more = 4
+        while running < 2 or (more := more - 1):  # on a busy machine a request may end before its thread begins
             late = await ask(app, "POST", "/tokenize", {"inputs": "a"}, {"x-timeout-ms": "30"})
             assert late.status == 504
         assert (await ask(app, "POST", "/embed", {"inputs": "a"})).status == 200
@@ -369,7 +371,7 @@ def test_two_requests_at_once_are_tokenised_whatever_their_deadlines(app: Any, m
         assert (await ask(app, "POST", "/tokenize", {"inputs": "a"})).status == 200
 
     monkeypatch.setattr(Encoder, "tokens", slow)
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), 60))
     assert most == 2
 
 
@@ -378,13 +380,16 @@ def test_texts_that_a_thread_still_tokenises_hold_their_memory(app: Any, monkeyp
     go, tokenize = threading.Event(), Embedder.tokenize
 
     def slow(*arguments: Any, **options: Any) -> Any:
-        assert go.wait(20)
+        assert go.wait(60)
         return tokenize(*arguments, **options)
 
     async def run() -> None:
         budget = app.state.service.budget
-        late = await ask(app, "POST", "/embed", {"inputs": ["word " * 40_000]}, {"x-timeout-ms": "100"})
-        assert late.status == 504
+        for milliseconds in ("100", "1000", "10000"):  # on a busy machine, a request may end before its thread begins
+            late = await ask(app, "POST", "/embed", {"inputs": ["word " * 40_000]}, {"x-timeout-ms": milliseconds})
+            assert late.status == 504
+            if budget.bytes:
+                break
         assert (budget.requests, budget.bytes > 500_000) == (0, True)
         go.set()
         await until(lambda: budget.bytes == 0)
@@ -469,10 +474,10 @@ def test_tokenising_ends_with_its_caller(app: Any, monkeypatch: pytest.MonkeyPat
         body = {"inputs": ["a"] * 100}
         late = [ask(app, "POST", "/tokenize", body, {"x-timeout-ms": "150"}) for _ in range(20)]
         assert {answer.status for answer in await asyncio.gather(*late)} == {504}
-        begun = time.monotonic()
+        before = count[0]
+        assert 0 < before < 2000
         assert (await ask(app, "POST", "/tokenize", {"inputs": "a"})).status == 200
-        assert time.monotonic() - begun < 1
+        assert count[0] - before <= 3  # a text of each thread, and that of the last request
 
     monkeypatch.setattr(Encoder, "tokens", slow)
     asyncio.run(run())
-    assert count[0] < 30
