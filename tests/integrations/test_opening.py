@@ -16,7 +16,7 @@ PACKAGES = {
     "langchain": ("langchain_core", "langchain-core"),
     "llama_index": ("llama_index", "llama-index-core"),
     "mteb": ("mteb", "whiten[mteb]"),
-    "sentence_transformers": ("sentence_transformers", "sentence-transformers>=5.4"),
+    "sentence_transformers": ("sentence_transformers", "sentence-transformers>=5.5"),
     "sklearn": ("sklearn", "scikit-learn"),
     "spacy": ("spacy", "spacy"),
     "txtai": ("txtai", "txtai"),

@@ -1,4 +1,4 @@
-"""Open a bundle as a `SentenceTransformer`, with sentence-transformers 5.4 or newer: `load`."""
+"""Open a bundle as a `SentenceTransformer`, with sentence-transformers 5.5 or newer: `load`."""
 
 import inspect
 import json
@@ -22,7 +22,7 @@ from whiten_runtime.opened.encoder import Encoder
 from whiten_runtime.opened.model import embedder_of
 from whiten_runtime.opened.opening import bundle_of, encode_options
 
-with needing_package("sentence-transformers>=5.4"):
+with needing_package("sentence-transformers>=5.5"):
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import InputModule

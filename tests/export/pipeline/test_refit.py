@@ -29,13 +29,17 @@ from whiten_runtime.ort.providers import BFLOAT16
 from whiten_whitening.statistics import fit_statistics, load_statistics
 
 
-def test_refit_on_the_same_corpus_equals_the_export(tiny_bundle: Path, corpus_file: Path, tmp_path: Path) -> None:
+def test_refit_on_the_same_corpus_equals_the_export(fresh_bundle: Path, corpus_file: Path, tmp_path: Path) -> None:
+    """The export is made here, as eigenvectors with near eigenvalues turn with the rounding of the vectors.
+
+    Those of the golden bundle differ by 4e-7 of the norm between onnxruntime 1.21 and 1.31, the whitened ones by 5e-6.
+    """
     corpus = ("--corpus", corpus_file, "--max-sentences", "all")
-    ok("refit", tiny_bundle, *corpus, "--whitening", "pca", "--out", tmp_path / "again")
-    before, after = (load_file(root / "whitening.safetensors") for root in (tiny_bundle, tmp_path / "again"))
+    ok("refit", fresh_bundle, *corpus, "--whitening", "pca", "--out", tmp_path / "again")
+    before, after = (load_file(root / "whitening.safetensors") for root in (fresh_bundle, tmp_path / "again"))
     for name, array in before.items():
         np.testing.assert_allclose(after[name], array, rtol=1e-6, atol=1e-6 * np.abs(array).max())
-    with Encoder(tiny_bundle) as old, Encoder(tmp_path / "again") as new:
+    with Encoder(fresh_bundle) as old, Encoder(tmp_path / "again") as new:
         agreement = compare(new.encode(sentences(50)), old.encode(sentences(50)))
         assert agreement.max_difference < 2e-6, str(agreement)
         records = [msgspec.to_builtins(encoder.manifest.whitening) | {"settled": None} for encoder in (new, old)]

@@ -61,6 +61,9 @@ def test_positions_up_to_the_padding_id_are_not_usable(kind: str, tmp_path: Path
 @pytest.mark.parametrize("kind", BEHIND_PADDING)
 def test_text_of_every_position_is_embedded(kind: str, tmp_path: Path) -> None:
     folder = save_checkpoint(family_of(kind), tmp_path / kind, **BEHIND_PADDING[kind][1])
+    if kind == "xmod" and transformers.__version__ < "5":  # which divides batches by the languages of texts
+        assert "one graph for all texts cannot" in refused("export", folder, *NONE, "--out", tmp_path / "b", code=1)
+        return
     ok("export", folder, *NONE, "--out", tmp_path / "b")
     with Encoder(tmp_path / "b") as encoder:
         assert encoder.max_seq_length == MAX_LENGTH

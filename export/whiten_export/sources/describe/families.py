@@ -66,6 +66,7 @@ _AFTER_PAD = frozenset(
         *(
             "camembert",
             "data2vec-text",
+            "ernie_m",
             "ibert",
             "layoutlmv3",
             "lilt",
