@@ -19,6 +19,7 @@ from whiten_export.sources.describe.checkpoint import Checkpoint, way_to_code
 from whiten_export.sources.describe.families import family_of
 from whiten_export.sources.describe.files import ADAPTER_CONFIG, adapter_weights, read_settings
 from whiten_export.sources.describe.tokenizers import missing_tokenizer, tokenizer_missing
+from whiten_export.sources.load.restore import is_transformers_4, restore_weights
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
 
 _LOGGERS = ("torch", "transformers", "sentence_transformers", "peft", "onnxscript", "onnx_ir")
@@ -57,11 +58,11 @@ def load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
             f"{checkpoint.directory / 'config.json'}: has no model_type, which files of 2019 lack; add "
             f'"model_type": "{kind or "bert"}" to it{why}'
         ) from None
-    version, own_code = transformers.__version__, not type(config).__module__.startswith("transformers.")
-    if not own_code and version.startswith("4.") and getattr(config, "rope_parameters", None):
+    own_code = not type(config).__module__.startswith("transformers.")
+    if not own_code and is_transformers_4() and getattr(config, "rope_parameters", None):
         raise WhitenError(
-            f"{checkpoint.directory / 'config.json'}: has rope_parameters, which transformers {version} does not read, "
-            "so it may compute other vectors; install transformers 5"
+            f"{checkpoint.directory / 'config.json'}: has rope_parameters, which transformers "
+            f"{transformers.__version__} does not read, so it may compute other vectors; install transformers 5"
         )
     return config
 
@@ -274,6 +275,13 @@ def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, p
         raise WhitenError(f"'{checkpoint.model}' loads as {type(network).__name__}; wanted a PyTorch module")
     way = None if trust_remote_code else way_to_code(checkpoint)
     _check_weights(checkpoint, config.model_type, network, report, pooler, way)
+    unread = [name for name in restore_weights(network, checkpoint.weights) if name not in report["missing_keys"]]
+    if unread:
+        raise WhitenError(
+            f"{checkpoint.directory}: its own code has {len(unread)} weights, such as '{unread[0]}', that its files "
+            f"have by another name; transformers {transformers.__version__} may have put random numbers into them: "
+            "install transformers 4.57"
+        )
     check_numbers(network, checkpoint.weights)
     if checkpoint.adapter is not None:
         network = merge_adapter(network, checkpoint.adapter)

@@ -25,7 +25,6 @@ from whiten_export.sources.describe.checkpoint import (
 )
 from whiten_export.sources.describe.families import SCALED_BY_LENGTH, batch_limit, family_of, usable_positions
 from whiten_export.sources.describe.published import way_to_text
-from whiten_export.sources.load.buffers import restore_buffers
 from whiten_export.sources.load.config import count_weights, empty_positions, network_sha256
 from whiten_export.sources.load.network import (
     load_config,
@@ -35,6 +34,7 @@ from whiten_export.sources.load.network import (
     one_thread,
     quiet,
 )
+from whiten_export.sources.load.restore import restore_buffers
 from whiten_export.sources.load.sentence_transformers import encode_published
 from whiten_export.sources.load.tokenizers import describe_tokenizer
 from whiten_export.sources.load.torch_reference import TorchReference, describe_pooler, hidden_states, model_type
