@@ -25,9 +25,9 @@ from whiten_export.sources.describe.files import ADAPTER_CONFIG, NETWORK_WEIGHTS
 from whiten_export.sources.describe.published import CONFIGS, Published, Stored
 from whiten_export.sources.describe.tokenizers import SourceTokenizer, missing_tokenizer, read_backend
 from whiten_export.sources.load.config import WITHOUT_UNKNOWN
-from whiten_export.sources.load.network import check_numbers, explaining, one_thread, quiet
-from whiten_export.sources.load.restore import restore_buffers, restore_weights
+from whiten_export.sources.load.network import one_thread, quiet
 from whiten_export.sources.load.tokenizers import obey_ends
+from whiten_export.sources.load.weights import check_numbers, explaining, restore_buffers, restore_weights
 from whiten_export.sources.model import TableReference, TokenModel
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Pooling

@@ -1,9 +1,12 @@
-"""Give a network with code of its own what transformers 5 takes from it when it loads the weights.
+"""Check files of weights, and give a network with code of its own what transformers 5 takes from it as it loads them.
 
-Weights are replaced by random numbers, where the code's `_init_weights` writes them, and constants are lost.
+Its weights are replaced by random numbers, where the code's `_init_weights` writes them, and its constants are lost.
 """
 
-from collections.abc import Collection, Iterator
+import math
+import re
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -11,10 +14,89 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from whiten_runtime.errors import WhitenError
+
+_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
+
+
+def load_state(path: Path) -> dict[str, Tensor]:
+    """Load a file of PyTorch weights without their numbers, which leaves names and types; no code of it runs."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return dict(torch.load(path, map_location="meta", weights_only=True).items())
+    except Exception as error:  # torch.load's exceptions share no base class
+        raise WhitenError(f"{path}: {_refusal(error)}") from None
+
+
+@contextmanager
+def explaining(files: Iterable[Path]) -> Iterator[None]:
+    """Say which of several weight files is at fault, if loading them in the block fails by one of them."""
+    try:
+        yield
+    except Exception:
+        for path in sorted(files):
+            if path.suffix == ".bin":
+                load_state(path)
+            elif path.suffix == ".safetensors":
+                _opened(path)
+        raise
+
+
+def _opened(path: Path) -> Any:
+    """Open a file of safetensors, whose header is checked."""
+    try:
+        return safe_open(path, "numpy")
+    except (OSError, SafetensorError) as error:
+        raise WhitenError(f"{path}: is damaged, or no file of safetensors ({error}); copy the model again") from None
+
+
+def tensor_kinds(path: Path) -> dict[str, str]:
+    """Return the type of every tensor in a file of weights, such as F32 and INT8; none for another file."""
+    if path.suffix == ".bin":
+        state = load_state(path)
+        tensors = {key: one for key, one in state.items() if isinstance(one, Tensor)}
+        return {key: str(one.dtype).removeprefix("torch.").upper() for key, one in tensors.items()}
+    if path.suffix != ".safetensors":
+        return {}
+    file = _opened(path)
+    return {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118
+
+
+def check_numbers(network: nn.Module, files: Sequence[Path]) -> None:
+    """Check that all weights are finite, and that none is stored as whole numbers, which loading converts."""
+    parameters = dict(network.named_parameters())
+    odd = next((name for name, parameter in parameters.items() if not _is_finite(parameter.detach())), None)
+    at = f"{files[0] if len(files) == 1 else files[0].parent}: '{odd}'"
+    prefix = f"{getattr(network, 'base_model_prefix', '')}."
+    for file in files:
+        for key, kind in tensor_kinds(file).items():
+            if (name := key.removeprefix(prefix)) == odd:
+                at = f"{file}: '{key}'"
+            elif name in parameters and kind.startswith(("I", "U", "BOOL")):
+                raise WhitenError(f"{file}: '{key}' holds {kind}; wanted weights, which are floating-point numbers")
+    if odd is not None:
+        raise WhitenError(f"{at} holds NaN or infinity; copy the model again, or use another checkpoint of it")
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Return whether all numbers are finite, by the smallest and the largest: `isfinite` takes 1.5 times the memory."""
+    return not tensor.numel() or all(math.isfinite(bound.item()) for bound in tensor.aminmax())
+
+
+def _refusal(error: Exception) -> str:
+    """Return what is wrong with a file; torch's own words tell how to run what is in it."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"cannot be read ({error.strerror}); check its permissions"
+    if match := _GLOBAL.search(str(error)):
+        return (
+            f"holds more than weights: {match[1]}, which could do anything when it is read; wanted tensors alone, such "
+            "as in a file of safetensors"
+        )
+    return "is damaged, or no file of PyTorch weights; copy the model again, or use one with safetensors"
+
 
 _OWN_CODE = "transformers_modules."
 """Package into which transformers imports a checkpoint's own code."""

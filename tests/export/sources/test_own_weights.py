@@ -16,7 +16,7 @@ from support.cli import ok
 from whiten import Encoder, WhitenError
 from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.load.network import load_config, load_network
-from whiten_export.sources.load.restore import is_transformers_4, restore_buffers
+from whiten_export.sources.load.weights import is_transformers_4, restore_buffers
 
 HEAD = """
 import torch
