@@ -137,8 +137,9 @@ class Engine:
         try:
             return [(group, self.run_batch([ids[index] for index in group], prompt_tokens, outputs, side_by_side))]
         except NoVectorError as error:
-            failures[int(group[0])] = error.failures[0]
-            return []
+            if len(group) == 1:
+                failures[int(group[0])] = error.failures[0]
+                return []
         except RunError:
             if len(group) == 1:
                 raise
@@ -163,7 +164,7 @@ class Engine:
             side_by_side: whether other batches run at the same time, so that this one should take one thread.
 
         Raises:
-            NoVectorError: onnxruntime fails on the only text.
+            NoVectorError: onnxruntime fails on the only text, or the texts together take too much memory.
             RunError: it fails on several texts, or on a text of one token too.
         """
         try:

@@ -186,6 +186,23 @@ def test_a_text_that_takes_too_much_memory_is_refused_before_it_runs(long_bundle
         assert encoder.encode([words(5), words(4000), words(7)]).shape == (3, 32)
 
 
+def test_texts_of_a_batch_that_take_too_much_memory_are_computed_alone_or_told_each(
+    long_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = read_manifest(long_bundle).memory
+    assert isinstance(memory, TextMemory)
+    texts = [words(4000), words(300), words(5), words(640)]
+    with Encoder(long_bundle) as encoder:
+        want = encoder.encode(texts[1:3])
+    monkeypatch.setattr(batching.Schedule, "plan", lambda self, lengths, most=None: ([np.arange(len(lengths))], 1))
+    with Encoder(long_bundle, memory_limit=memory.of(700)) as encoder:
+        np.testing.assert_allclose(encoder.encode(texts[1:3]), want, atol=1e-5)
+        with pytest.raises(NoVectorError, match=r"texts\[0\] has 1,300 tokens, .*, and 1 more such texts") as caught:
+            encoder.encode(texts)
+    assert caught.value.failures.keys() == {0, 3}
+    assert caught.value.failures[3].startswith("has 1,2")
+
+
 def test_only_sessions_of_long_texts_hold_no_buffers_between_layers(long_bundle: Path, tiny_bundle: Path) -> None:
     for bundle, shared in ((long_bundle, False), (tiny_bundle, True)):
         with Encoder(bundle) as encoder:

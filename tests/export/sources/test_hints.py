@@ -116,6 +116,7 @@ def test_a_model_of_images_and_texts_names_the_way_to_its_texts(
         (("d", "a", "c", "b"), "a, b, c and 1 others"),
         (("adapters/retrieval", "adapters/clustering"), "adapters/clustering, adapters/retrieval"),
         (("a", "b/c"), "a, b/c"),
+        (("a/b/c", "x/y/z/no"), "a/b/c"),
     ],
 )
 def test_adapters_below_a_network_are_named_as_left_out(

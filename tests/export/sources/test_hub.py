@@ -83,7 +83,7 @@ ADAPTERS = PLAIN | {
     "adapters/retrieval/adapter_config.json": b"{}",
     "adapters/retrieval/adapter_model.safetensors": b"adapter",
     "clustering/adapter_config.json": b"{}",
-    "a/b/c/adapter_config.json": b"{}",
+    "a/b/c/d/adapter_config.json": b"{}",
 }
 REPOSITORIES: Mapping[str, Mapping[str, bytes]] = {
     "some/plain": PLAIN | OTHERS,

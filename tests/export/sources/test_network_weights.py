@@ -22,8 +22,9 @@ from support.published import save, transformer
 from whiten import WhitenError
 from whiten_export.proof.gate import Case
 from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.network import check_numbers, load_config, load_network
+from whiten_export.sources.load.network import load_config, load_network
 from whiten_export.sources.load.sentence_transformers import _attention, encode_published
+from whiten_export.sources.load.weights import check_numbers
 
 DISTANCES = "encoder.layer.0.attention.self.distance_embedding.weight"
 

@@ -11,7 +11,7 @@ from whiten_export.sources.describe.files import (
     WORD_FILES,
     tensor_names,
 )
-from whiten_export.sources.describe.hub import HEADS
+from whiten_export.sources.describe.hub import ADAPTERS_BELOW, HEADS
 from whiten_export.sources.describe.published import Published
 from whiten_models.catalogue import near_matches
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
@@ -103,7 +103,8 @@ def adapters_note(path: Path) -> tuple[str, ...]:
 
     The network without any of them gives other vectors than with one.
     """
-    configs = (*path.glob(f"*/{ADAPTER_CONFIG}"), *path.glob(f"*/*/{ADAPTER_CONFIG}"))
+    depths = range(1, ADAPTERS_BELOW + 1)
+    configs = (config for depth in depths for config in path.glob("*/" * depth + ADAPTER_CONFIG))
     names = sorted(config.parent.relative_to(path).as_posix() for config in configs)
     if not names:
         return ()

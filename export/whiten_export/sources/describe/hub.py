@@ -28,8 +28,9 @@ _WEIGHTS = (
 )
 """For networks and adapters: the weight files to download by what has to be in the folder, the best first."""
 
-_ADAPTERS_BELOW = 2
-"""Number of folders below a network in which an adapter lies: adapters/retrieval of jina-embeddings-v5 has two."""
+ADAPTERS_BELOW = 3
+"""Number of folders below a network in which adapters are looked for: adapters/retrieval of jina-embeddings-v5 has two,
+and one more if the network is in a folder of its own."""
 
 _ONNX = ("model.onnx", "model.onnx_data", "onnx/model.onnx", "onnx/model.onnx_data")
 
@@ -188,7 +189,7 @@ def needed_files(
     adapters = [
         name
         for name in names
-        if name not in inside and name.endswith(f"/{ADAPTER_CONFIG}") and name.count("/") <= _ADAPTERS_BELOW
+        if name not in inside and name.endswith(f"/{ADAPTER_CONFIG}") and name.count("/") <= ADAPTERS_BELOW
     ]
     return [*described, *adapters, *(name for name in weights if name not in of_networks)]
 

@@ -1,24 +1,24 @@
 """Load a checkpoint with transformers: config, tokenizer, and all weights, without code of pickles; merge adapters."""
 
 import logging
-import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import nn
 
 from whiten_export.sources.describe.checkpoint import Checkpoint, way_to_code
+from whiten_export.sources.describe.config_checks import check_config, rotary_kinds
 from whiten_export.sources.describe.families import family_of
 from whiten_export.sources.describe.files import ADAPTER_CONFIG, adapter_weights, read_settings
 from whiten_export.sources.describe.tokenizers import missing_tokenizer, tokenizer_missing
+from whiten_export.sources.load.weights import check_numbers, explaining, restore_weights, tensor_kinds
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
 
 _LOGGERS = ("torch", "transformers", "sentence_transformers", "peft", "onnxscript", "onnx_ir")
@@ -45,7 +45,7 @@ def quiet() -> Iterator[None]:
 
 
 def load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
-    """Load the config; refuse one whose rotary embeddings this version of transformers would compute otherwise."""
+    """Load the config; refuse one with settings that transformers' class does not read."""
     try:
         config = from_pretrained(transformers.AutoConfig, checkpoint.directory, checkpoint, trust_remote_code)
     except WhitenError:
@@ -57,18 +57,14 @@ def load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
             f"{checkpoint.directory / 'config.json'}: has no model_type, which files of 2019 lack; add "
             f'"model_type": "{kind or "bert"}" to it{why}'
         ) from None
-    version, own_code = transformers.__version__, not type(config).__module__.startswith("transformers.")
-    if not own_code and version.startswith("4.") and getattr(config, "rope_parameters", None):
-        raise WhitenError(
-            f"{checkpoint.directory / 'config.json'}: has rope_parameters, which transformers {version} does not read, "
-            "so it may compute other vectors; install transformers 5"
-        )
+    if type(config).__module__.startswith("transformers."):  # and not the checkpoint's own
+        check_config(checkpoint, config, transformers.__version__)
     return config
 
 
 def _type_by_weights(files: Iterable[Path]) -> str | None:
     """Return the architecture of transformers after which most weights of files are named; None for none."""
-    first = Counter(name.split(".")[0] for file in files for name in _kinds(file))
+    first = Counter(name.split(".")[0] for file in files for name in tensor_kinds(file))
     return next((name for name, _ in first.most_common() if name in transformers.CONFIG_MAPPING), None)
 
 
@@ -117,85 +113,6 @@ def one_thread() -> Iterator[int]:
         yield threads
     finally:
         torch.set_num_threads(threads)
-
-
-_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
-
-
-def load_state(path: Path) -> dict[str, Tensor]:
-    """Load a file of PyTorch weights without their numbers, which leaves names and types; no code of it runs."""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            return dict(torch.load(path, map_location="meta", weights_only=True).items())
-    except Exception as error:  # torch.load's exceptions share no base class
-        raise WhitenError(f"{path}: {_refusal(error)}") from None
-
-
-@contextmanager
-def explaining(files: Iterable[Path]) -> Iterator[None]:
-    """Say which of several weight files is at fault, if loading them in the block fails by one of them."""
-    try:
-        yield
-    except Exception:
-        for path in sorted(files):
-            if path.suffix == ".bin":
-                load_state(path)
-            elif path.suffix == ".safetensors":
-                _opened(path)
-        raise
-
-
-def _opened(path: Path) -> Any:
-    """Open a file of safetensors, whose header is checked."""
-    try:
-        return safe_open(path, "numpy")
-    except (OSError, SafetensorError) as error:
-        raise WhitenError(f"{path}: is damaged, or no file of safetensors ({error}); copy the model again") from None
-
-
-def _kinds(path: Path) -> dict[str, str]:
-    """Return the type of every tensor in a file of weights, such as F32 and INT8; none for another file."""
-    if path.suffix == ".bin":
-        state = load_state(path)
-        tensors = {key: one for key, one in state.items() if isinstance(one, Tensor)}
-        return {key: str(one.dtype).removeprefix("torch.").upper() for key, one in tensors.items()}
-    if path.suffix != ".safetensors":
-        return {}
-    file = _opened(path)
-    return {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118
-
-
-def check_numbers(network: nn.Module, files: Sequence[Path]) -> None:
-    """Check that all weights are finite, and that none is stored as whole numbers, which loading converts."""
-    parameters = dict(network.named_parameters())
-    odd = next((name for name, parameter in parameters.items() if not _is_finite(parameter.detach())), None)
-    at = f"{files[0] if len(files) == 1 else files[0].parent}: '{odd}'"
-    prefix = f"{getattr(network, 'base_model_prefix', '')}."
-    for file in files:
-        for key, kind in _kinds(file).items():
-            if (name := key.removeprefix(prefix)) == odd:
-                at = f"{file}: '{key}'"
-            elif name in parameters and kind.startswith(("I", "U", "BOOL")):
-                raise WhitenError(f"{file}: '{key}' holds {kind}; wanted weights, which are floating-point numbers")
-    if odd is not None:
-        raise WhitenError(f"{at} holds NaN or infinity; copy the model again, or use another checkpoint of it")
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    """Return whether all numbers are finite, by the smallest and the largest: `isfinite` takes 1.5 times the memory."""
-    return not tensor.numel() or all(math.isfinite(bound.item()) for bound in tensor.aminmax())
-
-
-def _refusal(error: Exception) -> str:
-    """Return what is wrong with a file; torch's own words tell how to run what is in it."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"cannot be read ({error.strerror}); check its permissions"
-    if match := _GLOBAL.search(str(error)):
-        return (
-            f"holds more than weights: {match[1]}, which could do anything when it is read; wanted tensors alone, such "
-            "as in a file of safetensors"
-        )
-    return "is damaged, or no file of PyTorch weights; copy the model again, or use one with safetensors"
 
 
 _MODEL_CLASSES = {
@@ -259,7 +176,7 @@ def network_class(checkpoint: Checkpoint, config: Any) -> str:
 
 def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, pooler: bool = False) -> nn.Module:
     """Load the weights in float32, in inference mode; merge those of a LoRA adapter into its base."""
-    with explaining(checkpoint.weights):
+    with explaining(checkpoint.weights), _naming_rotary(checkpoint, config):
         network, report = from_pretrained(
             getattr(transformers, network_class(checkpoint, config)),
             checkpoint.directory,
@@ -274,11 +191,35 @@ def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, p
         raise WhitenError(f"'{checkpoint.model}' loads as {type(network).__name__}; wanted a PyTorch module")
     way = None if trust_remote_code else way_to_code(checkpoint)
     _check_weights(checkpoint, config.model_type, network, report, pooler, way)
+    unread = [name for name in restore_weights(network, checkpoint.weights) if name not in report["missing_keys"]]
+    if unread:
+        raise WhitenError(
+            f"{checkpoint.directory}: its own code has {len(unread)} weights, such as '{unread[0]}', that its files "
+            f"have by another name; transformers {transformers.__version__} may have put random numbers into them: "
+            "install transformers 4.57"
+        )
     check_numbers(network, checkpoint.weights)
     if checkpoint.adapter is not None:
         network = merge_adapter(network, checkpoint.adapter)
         check_numbers(network, [checkpoint.adapter])
     return network.eval().requires_grad_(False)
+
+
+@contextmanager
+def _naming_rotary(checkpoint: Checkpoint, config: Any) -> Iterator[None]:
+    """Say which setting is at fault, if transformers has no rotary embeddings of the kind that a config names."""
+    try:
+        yield
+    except WhitenError as error:
+        unknown = str(error.__cause__).strip("'")  # a KeyError
+        if unknown not in rotary_kinds(config):
+            raise
+        way = way_to_code(checkpoint)
+        raise WhitenError(
+            f"{checkpoint.directory / 'config.json'}: the type of rope_scaling (or rope_parameters) is '{unknown}', "
+            f"which transformers {transformers.__version__} does not know for a {config.model_type} network; "
+            + (f"the checkpoint {way}" if way else "use a version that does, or a repository of the model made for it")
+        ) from error.__cause__
 
 
 def _check_weights(

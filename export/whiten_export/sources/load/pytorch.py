@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
+import transformers
 from torch import Tensor, nn
 
 from whiten_export.graph.builder import HiddenStates, drop_weights, strip
@@ -25,7 +26,6 @@ from whiten_export.sources.describe.checkpoint import (
 )
 from whiten_export.sources.describe.families import SCALED_BY_LENGTH, batch_limit, family_of, usable_positions
 from whiten_export.sources.describe.published import way_to_text
-from whiten_export.sources.load.buffers import restore_buffers
 from whiten_export.sources.load.config import count_weights, empty_positions, network_sha256
 from whiten_export.sources.load.network import (
     load_config,
@@ -38,6 +38,7 @@ from whiten_export.sources.load.network import (
 from whiten_export.sources.load.sentence_transformers import encode_published
 from whiten_export.sources.load.tokenizers import describe_tokenizer
 from whiten_export.sources.load.torch_reference import TorchReference, describe_pooler, hidden_states, model_type
+from whiten_export.sources.load.weights import restore_buffers
 from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_runtime.bundle.records import Pooling, pooling_modes
 from whiten_runtime.errors import ProviderError, UsageError, WhitenError
@@ -117,7 +118,25 @@ class PyTorchModel(TokenModel):
     def _network(self, pooler: bool) -> nn.Module:
         network = load_network(self.checkpoint, self._config, self._trust, pooler)
         restore_buffers(network)
+        if getattr(self._config, "is_causal", None) is False:
+            _check_both_directions(self.checkpoint, network)
         return network
+
+
+def _check_both_directions(checkpoint: Checkpoint, network: nn.Module) -> None:
+    """Refuse a network in which no token attends to later ones, though its config asks for that.
+
+    transformers reads `is_causal` since 5.2, and not for all architectures.
+    """
+    rows = network.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+    ids = torch.tensor([[rows // 2, rows // 2], [rows // 2, rows // 3]])
+    with quiet(), one_thread(), torch.no_grad():
+        first = hidden_states(network, ids, torch.ones_like(ids))[-1][:, 0]
+    if torch.allclose(first[0], first[1], rtol=1e-5, atol=0):
+        raise WhitenError(
+            f"{checkpoint.directory / 'config.json'}: is_causal is false, but transformers {transformers.__version__} "
+            f"computes a {model_type(network)} network in which no token attends to later ones; install a newer version"
+        )
 
 
 def fix_frequencies(network: nn.Module) -> None:

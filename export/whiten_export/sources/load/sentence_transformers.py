@@ -24,10 +24,10 @@ from whiten_export.sources.describe.checkpoint import Checkpoint, source_record
 from whiten_export.sources.describe.files import ADAPTER_CONFIG, NETWORK_WEIGHTS, module_weights, read_settings
 from whiten_export.sources.describe.published import CONFIGS, Published, Stored
 from whiten_export.sources.describe.tokenizers import SourceTokenizer, missing_tokenizer, read_backend
-from whiten_export.sources.load.buffers import restore_buffers
 from whiten_export.sources.load.config import WITHOUT_UNKNOWN
-from whiten_export.sources.load.network import check_numbers, explaining, one_thread, quiet
+from whiten_export.sources.load.network import one_thread, quiet
 from whiten_export.sources.load.tokenizers import obey_ends
+from whiten_export.sources.load.weights import check_numbers, explaining, restore_buffers, restore_weights
 from whiten_export.sources.model import TableReference, TokenModel
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Pooling
@@ -160,6 +160,7 @@ def encode_published(
                 if type(module).__name__ == "Transformer" and hasattr(module, "auto_model"):  # and not DistilBERT's
                     module.max_seq_length = max_seq_length
                     obey_ends(checkpoint, module.tokenizer)
+                    restore_weights(module.auto_model, checkpoint.weights)
                     restore_buffers(module.auto_model)
             task = {} if published.route is None else {"task": published.route}
             vectors = [

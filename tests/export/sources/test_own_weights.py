@@ -1,4 +1,4 @@
-"""Test constants of a checkpoint's own code that no file stores, which transformers 5 loses when it loads weights."""
+"""Test what transformers 5 takes from networks of own code when it loads weights: constants, and weights themselves."""
 
 import json
 import shutil
@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from support.checkpoints import copy_modules_to, write_json, write_modules
 from support.cli import ok
 from whiten import Encoder, WhitenError
 from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.buffers import restore_buffers
 from whiten_export.sources.load.network import load_config, load_network
+from whiten_export.sources.load.weights import is_transformers_4, restore_buffers
 
 HEAD = """
 import torch
@@ -67,6 +68,89 @@ def folder(checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytes
     """Return a checkpoint of BERT."""
     copy_modules_to(tmp_path / "modules", monkeypatch)
     return Path(shutil.copytree(checkpoint("bert"), tmp_path / "own"))
+
+
+OVERWRITING = """
+import torch
+from torch import nn
+from transformers import BertModel
+
+class Norm(nn.LayerNorm):
+    def __init__(self, width):
+        super().__init__(width)
+        self.register_buffer("scale", torch.full((1,), 0.5), persistent=False)
+
+    def forward(self, state):
+        return super().forward(state) * self.scale
+
+class OwnModel(BertModel):
+    def __init__(self, config, **options):
+        super().__init__(config, **options)
+        self.norm = Norm(config.hidden_size)
+        self.post_init()
+
+    def _init_weights(self, module):
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            module.weight.data.normal_(mean=0.0, std=self.config.initializer_range)
+        elif isinstance(module, nn.LayerNorm):
+            module.weight.data.fill_(1.0)
+            module.bias.data.zero_()
+
+    def forward(self, *args, **options):
+        output = super().forward(*args, **options)
+        output.last_hidden_state = self.norm(output.last_hidden_state)
+        if output.hidden_states is not None:
+            output.hidden_states = (*output.hidden_states[:-1], output.last_hidden_state)
+        return output
+"""
+"""Code that writes to `weight.data`, as older copies of transformers' classes do; one module has a constant."""
+
+
+@pytest.fixture
+def overwriting(folder: Path) -> Path:
+    write_code(folder, "", "")
+    (folder / "modeling_own.py").write_text(OVERWRITING)
+    torch.manual_seed(1)
+    weights = load_file(folder / "model.safetensors")
+    weights |= {f"norm.{name}": torch.randn(32) for name in ("weight", "bias")}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin", "prefix", "half", "no pooler"])
+def test_weights_that_the_code_writes_over_are_those_of_the_file(overwriting: Path, kind: str) -> None:
+    path = overwriting / "model.safetensors"
+    want = stored = load_file(path)
+    if kind == "half":
+        want = stored = {name: weight.half() for name, weight in stored.items()}
+    elif kind == "prefix":
+        stored = {f"bert.{name}": weight for name, weight in stored.items()}
+    elif kind == "no pooler":
+        want = stored = {name: weight for name, weight in stored.items() if not name.startswith("pooler.")}
+    if kind == "bin":
+        torch.save(stored, overwriting / "pytorch_model.bin")
+        path.unlink()
+    else:
+        save_file(stored, path, {"format": "pt"})
+    got = loaded(overwriting).state_dict()
+    assert all(torch.equal(got[name], weight.float()) for name, weight in want.items())
+
+
+@pytest.mark.skipif(is_transformers_4(), reason="transformers 4 leaves weights that it has loaded")
+def test_weights_that_cannot_be_compared_with_the_file_are_refused(overwriting: Path) -> None:
+    path = overwriting / "model.safetensors"
+    older = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): one for name, one in load_file(path).items()}
+    save_file(older, path, {"format": "pt"})
+    with pytest.raises(WhitenError, match="9 weights, such as 'embeddings.LayerNorm.weight', .* transformers 4.57"):
+        loaded(overwriting)
+
+
+@pytest.mark.slow
+def test_an_export_compares_with_the_weights_of_the_file(overwriting: Path, tmp_path: Path) -> None:
+    write_modules(overwriting, "Transformer", "Pooling")
+    write_json(overwriting / "1_Pooling" / "config.json", {"pooling_mode": "mean", "word_embedding_dimension": 32})
+    result = ok("export", overwriting, "--trust-remote-code", "--out", tmp_path / "out")
+    assert "equals sentence-transformers" in result.stderr + result.stdout
 
 
 def loaded(folder: Path) -> nn.Module:

@@ -1,0 +1,148 @@
+"""Test that a config.json with settings that transformers' class does not read is refused by the setting's name."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from support.checkpoints import random_network, rotary, write_json
+from whiten import WhitenError
+from whiten_export.sources.describe.config_checks import _same_rotary
+from whiten_export.sources.describe.resolve import resolve
+from whiten_export.sources.load.network import load_config, load_network
+from whiten_export.sources.load.pytorch import PyTorchModel
+
+NOMIC = {"n_embd": 32, "n_layer": 4, "n_head": 4, "n_inner": 64, "layer_norm_epsilon": 1e-12, "rotary_emb_base": 1000}
+NOMIC_ONLY = {
+    "activation_function": "swiglu",
+    "prenorm": False,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    "rotary_scaling_factor": None,
+    "num_experts": 0,
+}
+GTE = {"position_embedding_type": "rope", "layer_norm_type": "layer_norm", "logn_attention_scale": False}
+"""Settings that the authors' own code reads, with the values of nomic-embed-text-v1.5 and arctic-embed-m-v2."""
+
+
+@pytest.fixture
+def changed(checkpoint: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that copies a family's checkpoint and changes settings of its config.json."""
+
+    def get(family: str, **changes: object) -> Path:
+        folder = Path(shutil.copytree(checkpoint(family), tmp_path / family))
+        content = json.loads((folder / "config.json").read_text("utf-8"))
+        write_json(folder / "config.json", content | changes)
+        return folder
+
+    return get
+
+
+def load(folder: Path) -> Any:
+    found = resolve(str(folder))
+    return load_network(found, load_config(found, False), False)
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(WhitenError) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("family", "settings"), [("nomic_bert", NOMIC | NOMIC_ONLY), ("gte", GTE)])
+def test_settings_of_own_code_that_agree_are_taken(
+    changed: Callable[..., Path], family: str, settings: dict[str, object]
+) -> None:
+    assert load(changed(family, **settings))
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("nomic_bert", {"rotary_emb_base": 10000}),
+        ("nomic_bert", {"layer_norm_epsilon": 1e-5}),
+        ("nomic_bert", {"n_layer": 3}),
+        ("nomic_bert", {"rotary_scaling_factor": 2}),
+        ("nomic_bert", {"activation_function": "geglu"}),
+        ("nomic_bert", {"num_experts": 8}),
+        ("gte", {"logn_attention_scale": True}),
+        ("gte", {"position_embedding_type": "absolute"}),
+    ],
+)
+def test_settings_of_own_code_that_are_not_read_are_refused(
+    changed: Callable[..., Path], family: str, settings: dict[str, object]
+) -> None:
+    known = NOMIC | NOMIC_ONLY if family == "nomic_bert" else GTE
+    message = refused(changed(family, **known | settings))
+    ((name, value),) = settings.items()
+    assert f"config.json: {name} is {value!r}, but transformers" in message
+    assert "its authors' own code, with --trust-remote-code" in message
+
+
+def test_a_kind_of_rotary_embeddings_that_is_not_known_is_named(changed: Callable[..., Path]) -> None:
+    """Such as that of gte-multilingual-base, for which its own code is needed."""
+    folder = changed("llama", **rotary(rope_theta=20000.0, rope_type="ntk", factor=8.0))
+    message = refused(folder)
+    assert "config.json: the type of rope_scaling (or rope_parameters) is 'ntk', which transformers" in message
+    assert "does not know for a llama network; use a version that does" in message
+    content = json.loads((folder / "config.json").read_text("utf-8"))
+    write_json(folder / "config.json", content | {"auto_map": {"AutoModel": "own.Model"}})
+    assert "allow it with --trust-remote-code" in refused(folder)
+
+
+def both_directions(folder: Path) -> bool:
+    """Load a network as an export does, and return whether the first token attends to the second."""
+    network = PyTorchModel(resolve(str(folder)), False, "cpu")._network(False)
+    ids = torch.tensor([[7, 8], [7, 9]])
+    first = network(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[:, 0]
+    return not torch.equal(first[0], first[1])
+
+
+def test_a_decoder_whose_tokens_attend_to_later_ones_is_loaded_so_or_refused(changed: Callable[..., Path]) -> None:
+    """transformers before 5.2 takes is_causal for a setting that it does not know."""
+    folder = changed("qwen2", is_causal=False)
+    if tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 2):
+        assert both_directions(folder)
+    else:
+        with pytest.raises(WhitenError, match="is_causal is false, but transformers .* install a newer version"):
+            both_directions(folder)
+    shutil.rmtree(folder)
+    assert not both_directions(changed("qwen2"))
+
+
+def test_an_architecture_that_does_not_read_is_causal_is_refused(changed: Callable[..., Path]) -> None:
+    sizes = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 48, "vocab_size": 300}
+    folder = changed("gpt2")
+    config = transformers.AutoConfig.for_model(
+        "gpt_neo", **sizes, attention_types=[[["global"], 2]], bos_token_id=0, eos_token_id=0, is_causal=False
+    )
+    (folder / "model.safetensors").unlink()
+    random_network(config, noise=0.3).save_pretrained(folder)
+    with pytest.raises(WhitenError, match="is_causal is false, .* gpt_neo network in which no token attends to later"):
+        both_directions(folder)
+
+
+@pytest.mark.parametrize(
+    ("stated", "read", "same"),
+    [
+        (None, {"rope_theta": 1e4}, True),
+        ({"rope_theta": 1e4, "rope_type": "default"}, {"rope_theta": 1e4}, True),
+        ({"rope_theta": 1e6, "rope_type": "default"}, {"rope_theta": 1e4}, False),
+        ({"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0}, {"rope_theta": 1e4}, False),
+        ({"rope_theta": 1e4, "partial_rotary_factor": 0.5}, {"rope_theta": 1e4}, False),
+        ({"rope_theta": 1e4}, {"rope_theta": 1e4, "rope_scaling": {"type": "linear"}}, False),
+        ({"full_attention": {"rope_theta": 1e4}}, {"rope_theta": 1e4}, False),
+    ],
+)
+def test_rotary_settings_of_transformers_5_are_taken_by_4_where_its_defaults_agree(
+    stated: object, read: dict[str, object], same: bool
+) -> None:
+    assert _same_rotary(stated, SimpleNamespace(**read)) == same
