@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ import pytest
 
 from support.forking import Programs
 from support.once import once, shared_folder
+from support.ports import free_port
 from whiten_runtime.ort.doctor import diagnose
 from whiten_runtime.ort.providers import CUDA_PROVIDER
 
@@ -250,9 +250,7 @@ def on_free_ports(commands: Sequence[Fence]) -> list[Fence]:
 
     def free(found: re.Match[str]) -> str:
         if found[0] not in ports:
-            with socket.socket() as sock:
-                sock.bind(("127.0.0.1", 0))
-                ports[found[0]] = str(sock.getsockname()[1])
+            ports[found[0]] = str(free_port())
         return ports[found[0]]
 
     return [replace(fence, content=PORT.sub(free, fence.content)) for fence in commands]

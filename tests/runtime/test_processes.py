@@ -32,7 +32,7 @@ def _python(code: str, bundle: Path, *arguments: str) -> subprocess.CompletedPro
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=kept, start_new_session=True) as process:
         try:
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate(timeout=240)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # also its children
             raise
@@ -104,7 +104,7 @@ encoder = Encoder(sys.argv[1])
 with encoder._embedder._truncated.lock:
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        signal.alarm(200)
         encoder.encode("long " * 99)
         os._exit(encoder.truncated)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -121,7 +121,7 @@ import os, sys, threading, time
 from whiten import Encoder
 before = len(os.listdir("/proc/self/task"))
 encoder = Encoder(sys.argv[1], threads=1)
-for _ in range(50):  # threads that ended may still be listed for a moment
+for _ in range(600):  # threads that ended may still be listed for a moment
     if len(os.listdir("/proc/self/task")) == before:
         break
     time.sleep(0.1)

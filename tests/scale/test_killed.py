@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.parquet
@@ -41,7 +42,22 @@ def options(bundle: Path, source: Path, out: Path, workers: int) -> tuple[object
 
 def newest(driver: int) -> list[int]:
     """Return the youngest child of a driver: a worker, as the resource tracker of multiprocessing is older."""
-    return sorted(descendants(driver)[1:])[-1:]
+    return sorted(descendants(driver)[1:], key=begun)[-1:]
+
+
+def begun(pid: int) -> int:
+    """Return when a process began: numbers of processes begin anew at 32,768 on many systems."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return 0
+
+
+def kill(pid: int) -> bool:
+    """Kill a process; return whether it was still there."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
 
 
 def whole_files(out: Path) -> int:
@@ -68,15 +84,13 @@ def test_kills_lose_nothing(
             time.sleep(0.01)
         victims = [driver.pid] if victim == "driver" else newest(driver.pid)
         if driver.poll() is None and victims:
-            os.kill(victims[0], signal.SIGKILL)
-            killed += 1
+            killed += kill(victims[0])
             whole_files(out)
         if victim == "worker":
             while driver.poll() is None and killed < MOMENTS and time.monotonic() < deadline:
                 time.sleep(moments.uniform(0.1, 1.0))
                 for one in newest(driver.pid):
-                    os.kill(one, signal.SIGKILL)
-                    killed += 1
+                    killed += kill(one)
         if victim == "driver" or killed == MOMENTS:
             driver.kill()
         driver.wait(60)

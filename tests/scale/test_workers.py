@@ -98,8 +98,10 @@ DRIVER = """
 import sys, msgspec
 from whiten_scale.workers import Work, run_items
 work = msgspec.json.decode(open(sys.argv[1], "rb").read(), type=Work)
-for item in run_items(work, range(work.items), 2):
+for number, item in enumerate(run_items(work, range(work.items), 2), 1):
     print(item, flush=True)
+    if number == work.items:
+        sys.stdin.read()  # however late the signal comes, the workers are there
 """
 
 
@@ -109,7 +111,8 @@ for item in run_items(work, range(work.items), 2):
 def test_workers_end_with_their_driver(work: Work, tmp_path: Path, number: int) -> None:
     (tmp_path / "work").write_bytes(msgspec.json.encode(work))
     command = [sys.executable, "-c", DRIVER, str(tmp_path / "work")]
-    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert driver.stdin is not None
     assert driver.stdout is not None
     driver.stdout.readline()
     started = descendants(driver.pid)[1:]
@@ -117,6 +120,7 @@ def test_workers_end_with_their_driver(work: Work, tmp_path: Path, number: int) 
     driver.send_signal(number)
     driver.wait(60)
     driver.stdout.close()
+    driver.stdin.close()
     end = time.monotonic() + 90
     while any(Path(f"/proc/{pid}/exe").exists() for pid in started):
         assert time.monotonic() < end

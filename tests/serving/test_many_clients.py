@@ -65,7 +65,7 @@ def test_two_hundred_bodies_of_32_mb(server: RunningServer) -> None:
         task: asyncio.Task[list[int]] = asyncio.ensure_future(large)  # type: ignore[arg-type, assignment]
         return await small_ones(server.address, task), Counter(await task)
 
-    small, large = asyncio.run(asyncio.wait_for(run(), 300))
+    small, large = asyncio.run(asyncio.wait_for(run(), 600))
     assert set(small) == {200}
     assert set(large) == {200, 429}
     lines = Path(f"/proc/{server.process.pid}/status").read_text("ascii").splitlines()
@@ -96,7 +96,7 @@ def test_two_hundred_clients_that_take_no_answer(golden: Path) -> None:
         return found
 
     with RunningServer(golden / "bundle-v1", "--log", "off") as server:
-        assert asyncio.run(asyncio.wait_for(run(server), 120)) == {200: 20}
+        assert asyncio.run(asyncio.wait_for(run(server), 300)) == {200: 20}
         lines = Path(f"/proc/{server.process.pid}/status").read_text("ascii").splitlines()
         (peak,) = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
         assert peak <= 512_000, f"{peak // 1000} MB were resident"
@@ -125,7 +125,7 @@ def test_idle_connections_and_clients_that_send_a_byte_at_a_time(server: Running
             writer.close()
         return found
 
-    assert asyncio.run(asyncio.wait_for(run(), 120)) == {200: 50}
+    assert asyncio.run(asyncio.wait_for(run(), 300)) == {200: 50}
 
 
 REQUESTS = 20_000

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from support.bundles import copy_bundle, rewrite_file
-from support.server import COMMAND, ROOT, Load, RunningServer, environment, run, until
+from support.server import COMMAND, ROOT, WATCH_AFTER, Load, RunningServer, environment, run, until
 from whiten import Encoder, UsageError, WhitenError
 from whiten_serving import opening
 from whiten_serving.settings import Settings
@@ -57,7 +57,7 @@ def test_it_answers_reloads_drains_and_ends(golden: Path, tmp_path: Path, tiny: 
     keys.chmod(0o644)
     config = tmp_path / "serve.toml"
     config.write_text('cors-origins = ["https://a.example"]\n', "utf-8")
-    arguments = (f"tiny={place}", "--api-key-file", keys, "--drain", "1s", "--config", config)
+    arguments = (f"tiny={place}", "--api-key-file", keys, "--drain", "4s", "--config", config)
     with RunningServer(*arguments, variables={"WHITEN_API_KEY": "one, two"}) as server:
         assert "everybody on this machine can read the keys" in server.lines[0]
         assert server.ready["keys"] == 3
@@ -212,7 +212,8 @@ def test_tls_by_one_file(tiny_bundle: Path, tmp_path: Path, order: tuple[str, st
     with RunningServer(tiny_bundle, "--tls", both) as server:
         trusted = ssl.create_default_context(cafile=certificate)
         url = f"https://127.0.0.1:{server.address[1]}/ready"
-        assert httpx.get(url, verify=trusted).status_code == 200
+        get = partial(httpx.get, url, timeout=WATCH_AFTER)
+        assert get(verify=trusted).status_code == 200
         subprocess.run(command, check=True, capture_output=True)  # renewed
         whole = b"".join((tmp_path / name).read_bytes() for name in order)
         for content, message in ((whole[:300], "certificate: not reloaded"), (whole, "certificate: reloaded")):
@@ -220,9 +221,9 @@ def test_tls_by_one_file(tiny_bundle: Path, tmp_path: Path, order: tuple[str, st
             server.signal(signal.SIGHUP)
             server.message(message)
             with suppress(httpx.ConnectError):
-                httpx.get(url, verify=trusted)
+                get(verify=trusted)
         trusted = ssl.create_default_context(cafile=certificate)
-        assert httpx.get(url, verify=trusted).status_code == 200
+        assert get(verify=trusted).status_code == 200
     code, said = run(tiny_bundle, "--tls", certificate)
     assert (code, is_one_line(said)) == (1, True)
 
@@ -268,7 +269,7 @@ def test_a_second_signal_ends_at_once(tiny_bundle: Path) -> None:
 @pytest.mark.slow
 def test_nothing_is_lost_if_clients_leave_during_the_drain(tiny_bundle: Path) -> None:
     """So does a balancer that asks for /ready: until it knows, requests are answered, on new connections too."""
-    with RunningServer(tiny_bundle, "--drain", "3s", "--log", "off") as server:
+    with RunningServer(tiny_bundle, "--drain", "10s", "--log", "off") as server:
         load = Load(server.address, 24, {"input": ["Sentence that is not long."]})
         until(lambda: len(load.answers) > 24)
         server.signal(signal.SIGTERM)
@@ -286,22 +287,28 @@ def test_nothing_is_lost_if_clients_leave_during_the_drain(tiny_bundle: Path) ->
 @pytest.mark.slow
 def test_requests_that_run_when_the_drain_ends_are_answered_and_the_grace_ends_others(tiny_bundle: Path) -> None:
     whole = request("POST", "/v1/embeddings", {"input": "a"})
-    with RunningServer(tiny_bundle, "--drain", 0, "--grace", "3s") as server:
+    with RunningServer(tiny_bundle, "--drain", 0, "--grace", "5s") as server:
         connect = partial(socket.create_connection, server.address, 60)
+
+        def is_refused() -> bool:
+            try:
+                connect().close()
+            except ConnectionRefusedError:
+                return True
+            return False
+
         with connect() as slow, connect() as stuck:
             slow.sendall(whole[:-5])
             stuck.sendall(whole[:-5])
-            time.sleep(0.5)
+            until(lambda: "whiten_requests_in_flight 3.0" in server.call("GET", "/metrics").text)  # that one too
             begin = time.monotonic()
             server.signal(signal.SIGTERM)
-            server.message("draining")
-            time.sleep(1)
+            until(is_refused)
             slow.sendall(whole[-5:])
             assert received(slow).startswith(b"HTTP/1.1 200")
             assert server.wait() == 0
-        assert time.monotonic() - begin < 10
-        with pytest.raises(ConnectionRefusedError):
-            connect()
+        assert time.monotonic() - begin < 30  # that of the default
+        assert is_refused()
     assert not any("Traceback" in line for line in server.lines)
 
 
@@ -331,7 +338,7 @@ def test_stderr_may_be_closed(tiny_bundle: Path, tmp_path: Path) -> None:
     try:
         transport = httpx.HTTPTransport(uds=str(place))
         until(lambda: place.exists() and process.poll() is None)
-        with httpx.Client(transport=transport, base_url="http://test") as client:
+        with httpx.Client(transport=transport, base_url="http://test", timeout=WATCH_AFTER) as client:
             until(lambda: answers(client))
             assert client.post("/v1/embeddings", json={"input": TEXT}).status_code == 200
         process.send_signal(signal.SIGTERM)
@@ -346,7 +353,7 @@ def test_sigterm_right_after_the_first_answer_ends_with_0(tiny_bundle: Path, tmp
     server = RunningServer(tiny_bundle, "--listen", f"unix:{place}", "--drain", 0)
     transport = httpx.HTTPTransport(uds=str(place))
     try:
-        with httpx.Client(transport=transport, base_url="http://test") as client:
+        with httpx.Client(transport=transport, base_url="http://test", timeout=WATCH_AFTER) as client:
             while not answers(client):  # without a pause: what is wrong for 10 ms is seen only so
                 assert server.process.poll() is None
         server.signal(signal.SIGTERM)

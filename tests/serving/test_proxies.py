@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from support.ports import free_port
 from support.server import RunningServer, until
 
 pytestmark = pytest.mark.slow
@@ -73,12 +74,6 @@ backend whiten
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "production.md"
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @contextmanager

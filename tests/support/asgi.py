@@ -51,4 +51,4 @@ async def ask(
 
 def asked(app: Callable[..., Any], method: str, path: str, body: object = None, **named: Any) -> Answer:
     """Return the answer to one request, in an event loop of its own."""
-    return asyncio.run(asyncio.wait_for(ask(app, method, path, body, **named), 30))
+    return asyncio.run(asyncio.wait_for(ask(app, method, path, body, **named), 120))

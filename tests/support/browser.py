@@ -18,7 +18,7 @@ _FLAGS = (
 )
 _KEYS = {"Tab": 9, "Enter": 13, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, " ": 32}
 _CONTROL = 2
-WATCH_AFTER = 60.0
+WATCH_AFTER = 180.0
 
 TRIED = "document.querySelector('.heat') && !document.getElementById('run').disabled"
 """When the page of the server has shown a map, and takes the next texts."""

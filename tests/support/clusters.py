@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -45,12 +44,6 @@ def running(code: str, *arguments: object, **options: Any) -> subprocess.Complet
     """Run a command of `whiten` in a process of its own, with options of `subprocess.run`."""
     command = command_line(code, *arguments)
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=400, **options)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def descendants(pid: int) -> list[int]:

@@ -22,7 +22,7 @@ COMMAND = "from whiten_runtime.commands import console; from whiten_serving.comm
 COMMAND += "console.run(serve)"
 """The command `whiten serve`, for environments in which the package's entry points are not installed."""
 
-WATCH_AFTER = 60.0
+WATCH_AFTER = 180.0
 """Seconds after which a server that says nothing has failed."""
 
 

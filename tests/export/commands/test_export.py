@@ -181,11 +181,26 @@ def test_killed_export_leaves_no_bundle(folder: Path, checkpoint: Callable[[str]
         assert encoder.verify().min_cosine > 0.999999
 
 
+_WAITS_AT_THE_PROOF = """
+import signal, sys
+from whiten_runtime.commands.progress import ConsoleReporter
+
+def stage(self, text):
+    print(text, file=sys.stderr, flush=True)
+    if text[:8] == "checking":
+        signal.pause()
+
+ConsoleReporter.stage = stage
+"""
+
+
 def test_sigterm_removes_temporary_files(folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path) -> None:
-    with _start(checkpoint("bert"), corpus_file, folder / "bundle") as process:
+    with _start(checkpoint("bert"), corpus_file, folder / "bundle", _WAITS_AT_THE_PROOF) as process:
         assert process.stderr is not None
-        while "fitting on" not in process.stderr.readline():
+        while not process.stderr.readline().startswith("checking"):
             assert process.poll() is None
+        (hidden,) = folder.iterdir()
+        assert hidden.name.startswith(".bundle.partial-")
         process.terminate()
         process.communicate()
     assert process.returncode == 128 + signal.SIGTERM

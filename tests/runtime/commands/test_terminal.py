@@ -63,7 +63,7 @@ LINES = ["· fitting the whitening", "warning: a line too long: it was left out"
 
 def test_a_bar_shows_the_time_left_beside_lines_in_colour() -> None:
     written = on_terminal(REPORT)
-    assert re.search(r"\d+%\|.* \d+/4000 \[00:00<00:0\d", written)
+    assert re.search(r"\d+%\|.* \d+/4000 \[\d\d:\d\d<\d\d:\d\d", written)
     assert "\x1b[3" in written
 
 
@@ -90,7 +90,7 @@ def test_embed_draws_a_bar_on_a_terminal(tiny_bundle: Path, tmp_path: Path) -> N
     (tmp_path / "texts.txt").write_text("a text of some words\n" * 9000)
     arguments = ("embed", tiny_bundle, "--input", tmp_path / "texts.txt", "--out", tmp_path / "out.npy")
     written = on_terminal(MAIN, *arguments)
-    assert "texts [00:0" in written
+    assert re.search(r"texts \[\d\d:\d\d", written)
     assert "wrote 9,000 vectors" in written
     assert on_terminal(MAIN, *arguments, "--quiet", "--force") == ""
 

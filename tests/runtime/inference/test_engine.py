@@ -220,7 +220,7 @@ encoder = reopen(Encoder, Opening(Path(sys.argv[1]), options))
 encoder.encode(["some text"] * 300)
 atexit.register(lambda: print(len(encoder.encode(["some text"] * 300))))
 """
-    result = python(code, tiny_bundle, little_work, timeout=60)
+    result = python(code, tiny_bundle, little_work, timeout=240)
     assert result.stdout == "300\n", result.stderr
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from support.bundles import contents
 from support.cli import ok
-from support.clusters import EMBED, environment, free_port, in_shards, packages, running, started, until
+from support.clusters import EMBED, environment, in_shards, packages, running, started, until
+from support.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 

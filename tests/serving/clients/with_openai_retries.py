@@ -17,7 +17,7 @@ async def main() -> list[list[float]]:
         refused += answer.status_code == 429
 
     http = openai.DefaultAsyncHttpxClient(event_hooks={"response": [note]})
-    async with openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=20, http_client=http) as client:
+    async with openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=200, http_client=http) as client:
         answers = await asyncio.gather(*(client.embeddings.create(model=MODEL, input=[text] * 8) for text in TEXTS))
     assert refused, "nothing was refused"
     print(f"{refused} answers were 429")
