@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -199,6 +200,7 @@ def test_an_export_has_the_constants_of_the_code(folder: Path, tmp_path: Path, p
         np.testing.assert_allclose(own.encode(texts), stock.encode(texts) * frequencies, atol=1e-5)
 
 
+@pytest.mark.skipif(transformers.__version__ < "5", reason="transformers 4 keeps constants")
 def test_code_that_cannot_be_run_twice_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_code(folder, FREQUENCIES, "Scale(config.hidden_size)")
     network = loaded(folder)

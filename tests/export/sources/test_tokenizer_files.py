@@ -33,6 +33,9 @@ E5_MISTRAL = {
 }
 """The tokenizer_config.json of intfloat/e5-mistral-7b-instruct; its tokenizer.json adds `<s>` alone."""
 
+TRANSFORMERS_4 = transformers.__version__.startswith("4.")
+"""Whether classes of tokenizers obey tokenizer_config.json themselves, and tokenizer.json but for its lower-casing."""
+
 ADDED_TOKEN = {"__type": "AddedToken", "content": "</s>", "special": True}
 
 
@@ -84,7 +87,7 @@ def test_tokens_that_the_config_asks_for(
     mistral: Path, template: str, settings: dict[str, Any], ends: tuple[str | None, str | None], note: str | None
 ) -> None:
     tokenizer = described(with_template(mistral, template, **settings))
-    if not transformers.__version__.startswith("4."):  # which obeys tokenizer_config.json itself
+    if not TRANSFORMERS_4:
         assert [note is not None and note in one for one in tokenizer.notes] == [True] * (note is not None)
     backend = Tokenizer.from_str(tokenizer.json)
     words = backend.encode("the cat", add_special_tokens=False).ids
@@ -102,7 +105,7 @@ def test_tokens_of_a_file_with_padding_and_truncation(mistral: Path) -> None:
     backend.enable_padding(length=9, pad_token="</s>", pad_id=2)
     backend.enable_truncation(9)
     backend.save(str(mistral / "tokenizer.json"))
-    assert "it is added here" in described(mistral).notes[0]
+    assert [note for note in described(mistral).notes if "it is added here" in note] or TRANSFORMERS_4
     checkpoint = resolve(str(mistral))
     tokenizer = file_tokenizer(checkpoint, json.loads((mistral / "tokenizer_config.json").read_text()))
     assert "it is added here" in tokenizer.notes[0]
@@ -116,7 +119,7 @@ def test_a_model_of_the_last_token_pools_the_one_that_its_config_adds(mistral: P
     write_modules(mistral, "Transformer", "Pooling", "Normalize")
     write_json(mistral / "1_Pooling" / "config.json", {"pooling_mode": "lasttoken", "word_embedding_dimension": 32})
     write_json(mistral / "sentence_bert_config.json", {"max_seq_length": MAX_LENGTH})
-    assert "it is added here" in ok("export", mistral, "--out", tmp_path / "bundle").stderr
+    assert ("it is added here" in ok("export", mistral, "--out", tmp_path / "bundle").stderr) is not TRANSFORMERS_4
     backend = Tokenizer.from_file(str(mistral / "tokenizer.json"))
     network = transformers.AutoModel.from_pretrained(mistral, dtype=torch.float32).eval()
     texts = ["the cat", "Wind and rain."]
@@ -183,11 +186,11 @@ def test_a_class_that_takes_little_of_tokenizer_json(
     name: str | None,
 ) -> None:
     notes = with_json(family, change, **settings).notes
-    if name is None:
+    if name is None or (TRANSFORMERS_4 and change is not keep_case):
         assert notes == ()
     else:
         (note,) = notes
-        assert f"other tokens than the {name} of transformers" in note
+        assert f"other tokens than the {name}{'Fast' if TRANSFORMERS_4 else ''} of transformers" in note
         assert '"tokenizer_class": "PreTrainedTokenizerFast"' in note
 
 
