@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from support.checkpoints import copy_modules_to, random_network, rotary, write_json
 from whiten import WhitenError
@@ -164,6 +165,34 @@ def test_own_code_whose_mask_is_not_taken_is_refused(
     )
     (folder / "modeling_own.py").write_text(mended)
     assert both_directions(folder, trust=True)
+
+
+PROJECTING = """
+from torch import nn
+from transformers import LlamaModel
+
+class OwnModel(LlamaModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.linear = nn.Linear(config.hidden_size, 16, bias=False)
+
+    def forward(self, *arguments, **named):
+        output = super().forward(*arguments, **named)
+        output.last_hidden_state = self.linear(output.last_hidden_state)
+        return output
+"""
+
+
+def test_own_code_that_projects_its_states_is_refused(
+    changed: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_modules_to(tmp_path / "modules", monkeypatch)
+    folder = changed("llama", auto_map={"AutoModel": "modeling_own.OwnModel"}, is_causal=False)
+    (folder / "modeling_own.py").write_text(PROJECTING)
+    weights = load_file(folder / "model.safetensors") | {"linear.weight": torch.ones(16, 32)}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(WhitenError, match="llama network projects its last states from 32 to 16 numbers"):
+        both_directions(folder, trust=True)
 
 
 @pytest.mark.parametrize(
