@@ -11,7 +11,7 @@ from support.published import TEXTS, modules_of, peer, save_published
 from support.repositories import NO_FOLDER, lay_out
 from whiten import Encoder
 from whiten_models.catalogue import Entry, catalogue
-from whiten_runtime.bundle.parity import GATES
+from whiten_runtime.bundle.parity import GATES, compare
 
 pytestmark = pytest.mark.slow
 
@@ -67,4 +67,9 @@ def test_repository_gives_the_vectors_of_sentence_transformers(
         assert encoder.prompts.items() >= {key: text for key, text in entry.prompts.items() if text}.items()
         model = peer(folder)
         model.prompts |= dict(entry.prompts)  # those that the catalogue alone knows
+        if entry.name == "instructor":  # sentence-transformers knows it by its name on the hub
+            model.set_pooling_include_prompt(False)
+            prompt = "Represent the sentence for retrieval: "
+            want = model.encode(TEXTS, prompt=prompt, batch_size=1)
+            assert GATES["fp32"].passes(compare(encoder.encode(TEXTS, prompt=prompt), want))
         check_published(encoder, model, TEXTS)

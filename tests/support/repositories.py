@@ -129,4 +129,17 @@ def _potion(folder: Path) -> None:
     write_json(folder / "config.json", settings | {"normalize": True, "apply_pca": 256, "apply_zipf": True})
 
 
-_SPECIAL: dict[str, Callable[[Path], None]] = {"bge-m3": _bge_m3, "nomic-v1.5": _nomic, "potion": _potion}
+def _instructor(folder: Path) -> None:
+    """Let the pooling not say that it leaves the prompt out."""
+    path = folder / "1_Pooling" / "config.json"
+    settings = json.loads(path.read_text("utf-8"))
+    assert settings.pop("include_prompt") is False
+    write_json(path, settings)
+
+
+_SPECIAL: dict[str, Callable[[Path], None]] = {
+    "bge-m3": _bge_m3,
+    "instructor": _instructor,
+    "nomic-v1.5": _nomic,
+    "potion": _potion,
+}

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
-from support.checkpoints import random_network, rotary, write_json
+from support.checkpoints import copy_modules_to, random_network, rotary, write_json
 from whiten import WhitenError
 from whiten_export.sources.describe.config_checks import _same_rotary
 from whiten_export.sources.describe.resolve import resolve
@@ -98,9 +99,9 @@ def test_a_kind_of_rotary_embeddings_that_is_not_known_is_named(changed: Callabl
     assert "allow it with --trust-remote-code" in refused(folder)
 
 
-def both_directions(folder: Path) -> bool:
+def both_directions(folder: Path, trust: bool = False) -> bool:
     """Load a network as an export does, and return whether the first token attends to the second."""
-    network = PyTorchModel(resolve(str(folder)), False, "cpu")._network(False)
+    network = PyTorchModel(resolve(str(folder)), trust, "cpu")._network(False)
     ids = torch.tensor([[7, 8], [7, 9]])
     first = network(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[:, 0]
     return not torch.equal(first[0], first[1])
@@ -112,7 +113,7 @@ def test_a_decoder_whose_tokens_attend_to_later_ones_is_loaded_so_or_refused(cha
     if tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 2):
         assert both_directions(folder)
     else:
-        with pytest.raises(WhitenError, match="is_causal is false, but transformers .* install a newer version"):
+        with pytest.raises(WhitenError, match="config.json sets is_causal to False, .* a newer version"):
             both_directions(folder)
     shutil.rmtree(folder)
     assert not both_directions(changed("qwen2"))
@@ -126,8 +127,72 @@ def test_an_architecture_that_does_not_read_is_causal_is_refused(changed: Callab
     )
     (folder / "model.safetensors").unlink()
     random_network(config, noise=0.3).save_pretrained(folder)
-    with pytest.raises(WhitenError, match="is_causal is false, .* gpt_neo network in which no token attends to later"):
+    with pytest.raises(WhitenError, match="is_causal to False, .* no token of this gpt_neo network attend to later"):
         both_directions(folder)
+
+
+def test_a_decoder_that_takes_the_setting_of_gemma_is_refused(changed: Callable[..., Path]) -> None:
+    """As voyage-4-nano's config.json has it for its own code."""
+    with pytest.raises(WhitenError, match="use_bidirectional_attention to True, .* qwen3 network attend to later"):
+        both_directions(changed("qwen3", use_bidirectional_attention=True))
+
+
+BIDIRECTIONAL = """
+from transformers import LlamaModel
+
+class OwnModel(LlamaModel):
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.layers:
+            layer.self_attn.is_causal = False
+
+    def _update_causal_mask(self, attention_mask, *arguments, **named):
+        return None
+"""
+"""Code as that of llama-nemotron-embed and LLM2Vec, whose method for the mask transformers calls no longer."""
+
+
+def test_own_code_whose_mask_is_not_taken_is_refused(
+    changed: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_modules_to(tmp_path / "modules", monkeypatch)
+    folder = changed("llama", auto_map={"AutoModel": "modeling_own.OwnModel"})
+    (folder / "modeling_own.py").write_text(BIDIRECTIONAL)
+    with pytest.raises(WhitenError, match="own code sets is_causal to False, .* into config.json"):
+        both_directions(folder, trust=True)
+    mended = BIDIRECTIONAL.replace(
+        "super().__init__(config)", "super().__init__(config)\n        config.is_causal = False"
+    )
+    (folder / "modeling_own.py").write_text(mended)
+    assert both_directions(folder, trust=True)
+
+
+PROJECTING = """
+from torch import nn
+from transformers import LlamaModel
+
+class OwnModel(LlamaModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.linear = nn.Linear(config.hidden_size, 16, bias=False)
+
+    def forward(self, *arguments, **named):
+        output = super().forward(*arguments, **named)
+        output.last_hidden_state = self.linear(output.last_hidden_state)
+        return output
+"""
+
+
+def test_own_code_that_projects_its_states_is_refused(
+    changed: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_modules_to(tmp_path / "modules", monkeypatch)
+    folder = changed("llama", auto_map={"AutoModel": "modeling_own.OwnModel"}, is_causal=False)
+    (folder / "modeling_own.py").write_text(PROJECTING)
+    weights = load_file(folder / "model.safetensors") | {"linear.weight": torch.ones(16, 32)}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(WhitenError, match="llama network projects its last states from 32 to 16 numbers"):
+        both_directions(folder, trust=True)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,15 @@ def test_weights_that_transformers_does_not_take_are_refused(altered: Callable[.
     assert f"transformers {transformers.__version__}" in message
 
 
+def test_weights_of_own_code_that_is_not_run_are_refused(altered: Callable[..., Path]) -> None:
+    """As the projection of voyage-4-nano; without such code it is a head, which hidden states do not depend on."""
+    folder = altered(add=["linear.weight", "cls.predictions.bias"])
+    assert load(folder)
+    message = refused(rewritten(folder, auto_map={"AutoModel": "own.Model"}))
+    assert "does not take 1 weights of this bert network, such as 'linear.weight'" in message
+    assert "allow it with --trust-remote-code" in message
+
+
 def rewritten(folder: Path, **changes: object) -> Path:
     """Change settings of a checkpoint's config.json."""
     content = json.loads((folder / "config.json").read_text("utf-8"))

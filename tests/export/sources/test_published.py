@@ -20,6 +20,7 @@ from sentence_transformers.sentence_transformer.modules import (
 from torch import nn
 
 from support.checkpoints import OLD, save_adapter, write_json, write_modules, write_tensors
+from support.hub import Hub
 from support.vocabularies import wordpiece
 from whiten import UsageError, WhitenError
 from whiten_export.sources.describe.published import Published
@@ -345,3 +346,20 @@ def test_an_adapter_is_not_the_embedding_model_that_its_base_is(checkpoint: Any,
     write_json(adapter / "adapter_config.json", config | {"base_model_name_or_path": str(copied)})
     found = resolve(str(adapter))
     assert (found.own, found.pooling, found.root) == (None, "mean", None)
+
+
+def test_an_instructor_of_the_hub_leaves_the_prompt_out_of_the_pooling(hub: Hub, root: Path) -> None:
+    """Its files do not say so; sentence-transformers knows it by its name, and warns of others that are named so."""
+    (root / "model.safetensors").touch()
+    write_json(root / "config.json", {})
+    settings = json.loads((root / "1_Pooling" / "config.json").read_text())
+    write_json(root / "1_Pooling" / "config.json", {key: settings[key] for key in settings if key != "include_prompt"})
+    files = {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    for name in ("hkunlp/instructor-large", "some/instructor-tuned", "some/other"):
+        hub.repositories[name] = files
+    known, tuned, other = map(resolve, ("hkunlp/instructor-large", "some/instructor-tuned", "some/other"))
+    assert known.published is not None
+    assert tuned.published is not None
+    assert (known.published.include_prompt, tuned.published.include_prompt) == (False, True)
+    assert (known.notes, other.notes) == ((), ())
+    assert 'if it is one, write "include_prompt": false into 1_Pooling/config.json' in tuned.notes[0]

@@ -87,6 +87,14 @@ def heads_note(path: Path) -> tuple[str, ...]:
     return (f"the heads for {' and '.join(heads)} are left out: the bundle gives dense vectors alone",) if heads else ()
 
 
+def instructor_note(name: str) -> tuple[str, ...]:
+    """Return what an export says of a folder that may be an INSTRUCTOR, which a pooling with the prompt makes wrong."""
+    return (
+        f"the pooling of {name} includes prompts; that of an INSTRUCTOR, such as hkunlp/instructor-base, leaves them "
+        'out, but its files do not say so: if it is one, write "include_prompt": false into 1_Pooling/config.json',
+    )
+
+
 def projection_note(weights: Sequence[Path]) -> tuple[str, ...]:
     """Return what an export says of a text network with a projection, such as CLIP's, after its hidden states."""
     names = {name for file in weights if file.suffix == ".safetensors" for name in tensor_names(file)}

@@ -30,6 +30,10 @@ CONFIGS = tuple(
 MODEL2VEC, _MODEL2VEC_LENGTH = "model2vec", 512
 """Type of network in configs of model2vec, and the number of tokens at which it cuts texts by default."""
 
+INSTRUCTOR = ("hkunlp/instructor-base", "hkunlp/instructor-large", "hkunlp/instructor-xl")
+"""Repositories whose pooling leaves the prompt out, which their files do not say: sentence-transformers knows them by
+these names."""
+
 _WEIGHTED = ("Dense", "LayerNorm", "WeightedLayerPooling")
 _ROUTERS = ("Router", "Asym")
 

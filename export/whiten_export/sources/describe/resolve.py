@@ -24,13 +24,14 @@ from whiten_export.sources.describe.hints import (
     base_note,
     config_error,
     heads_note,
+    instructor_note,
     projection_note,
     unknown_error,
     weights_error,
     words_error,
 )
 from whiten_export.sources.describe.hub import download, download_code, is_hub_id
-from whiten_export.sources.describe.published import MODULES_FILE, read_model2vec, read_published
+from whiten_export.sources.describe.published import INSTRUCTOR, MODULES_FILE, read_model2vec, read_published
 from whiten_models.catalogue import Entry, find
 from whiten_runtime.bundle.files import sha256_of
 from whiten_runtime.bundle.graph import is_beside, scan_graph
@@ -65,6 +66,7 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None, wit
         raise unknown_error(model)
     else:
         checkpoint = _from_hub(model, entry, revision, remote_code, route, with_weights)
+    checkpoint = _as_instructor(checkpoint)
     if with_weights:
         modules = checkpoint.published.files if checkpoint.published else ()
         checkpoint = replace(checkpoint, weights_sha256=sha256_of([*checkpoint.weights, *modules]))
@@ -84,6 +86,17 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None, wit
             f"{pinned} for '{model}'; delete the files and fetch them again"
         )
     return checkpoint
+
+
+def _as_instructor(checkpoint: Checkpoint) -> Checkpoint:
+    """Leave the prompt out of the pooling of an INSTRUCTOR of the hub; say what to do about a folder named so."""
+    published = checkpoint.published
+    if published is None or not published.include_prompt:
+        return checkpoint
+    if checkpoint.hub_id in INSTRUCTOR:
+        return replace(checkpoint, published=replace(published, include_prompt=False))
+    notes = instructor_note(checkpoint.name) if "instructor" in checkpoint.name.lower() else ()
+    return replace(checkpoint, notes=checkpoint.notes + notes)
 
 
 _OF_PATHS = (".", "/", "~")

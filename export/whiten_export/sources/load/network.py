@@ -162,6 +162,9 @@ def merge_adapter(network: nn.Module, adapter: Path) -> nn.Module:
 UNUSED = re.compile(r"^(pooler|lm_head|score|classifier)\.")
 """Names of weights that no hidden state depends on."""
 
+_HEADS = re.compile(r"^(pooler|lm_head|score|classifier|cls|head|decoder)\.")
+"""Names of weights of heads in checkpoints with code of their own, whose other weights may come behind the states."""
+
 _BUFFERS = re.compile(
     r"(^|\.)(position_ids|inv_freq|masked_bias|token_type_ids|attn(\.attention)?\.bias|relative_position_bucket)$"
 )
@@ -242,7 +245,7 @@ def _check_weights(
     surplus = sorted(
         name
         for name in report["unexpected_keys"]
-        if (inner := name.removeprefix(prefix)).split(".")[0] in parts
+        if ((inner := name.removeprefix(prefix)).split(".")[0] in parts or (way and not _HEADS.search(inner)))
         and not _BUFFERS.search(inner)
         and (pooler or not UNUSED.search(inner))
     )

@@ -23,6 +23,7 @@ from whiten_export.sources.describe.checkpoint import (
     ignored_code,
     recommended_layers,
     source_record,
+    way_to_code,
 )
 from whiten_export.sources.describe.families import SCALED_BY_LENGTH, batch_limit, family_of, usable_positions
 from whiten_export.sources.describe.published import way_to_text
@@ -38,7 +39,7 @@ from whiten_export.sources.load.network import (
 from whiten_export.sources.load.sentence_transformers import encode_published
 from whiten_export.sources.load.tokenizers import describe_tokenizer
 from whiten_export.sources.load.torch_reference import TorchReference, describe_pooler, hidden_states, model_type
-from whiten_export.sources.load.weights import restore_buffers
+from whiten_export.sources.load.weights import is_own_code, restore_buffers
 from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_runtime.bundle.records import Pooling, pooling_modes
 from whiten_runtime.errors import ProviderError, UsageError, WhitenError
@@ -56,7 +57,7 @@ class PyTorchModel(TokenModel):
         for name in ("num_hidden_layers", "hidden_size", "vocab_size"):
             if not isinstance(getattr(self._config, name, None), int):
                 kind = self._config.model_type
-                way = way_to_text(self._config.to_dict())
+                way = "" if way_to_code(checkpoint) else way_to_text(self._config.to_dict())
                 raise UsageError(
                     f"'{checkpoint.model}' is of type '{kind}', without {name}; wanted a text encoder{way}"
                 )
@@ -118,25 +119,41 @@ class PyTorchModel(TokenModel):
     def _network(self, pooler: bool) -> nn.Module:
         network = load_network(self.checkpoint, self._config, self._trust, pooler)
         restore_buffers(network)
-        if getattr(self._config, "is_causal", None) is False:
-            _check_both_directions(self.checkpoint, network)
+        _check_both_directions(self.checkpoint, network)
         return network
 
 
-def _check_both_directions(checkpoint: Checkpoint, network: nn.Module) -> None:
-    """Refuse a network in which no token attends to later ones, though its config asks for that.
+_BOTH_DIRECTIONS = {"is_causal": (False,), "use_bidirectional_attention": (True, "all")}
+"""Settings of a config, and of modules of own code, by which tokens attend to later ones too."""
 
-    transformers reads `is_causal` since 5.2, and not for all architectures.
+
+def _check_both_directions(checkpoint: Checkpoint, network: nn.Module) -> None:
+    """Refuse a network in which no token attends to later ones, though its config or its own code asks for that.
+
+    transformers reads `is_causal` of a config since 5.2, and not for all architectures; the other setting is Gemma's
+    alone. Own code that makes its mask in `_update_causal_mask` gets a causal one: no version since 4.53 calls it.
     """
+    setting = _both_directions(network.config)
+    own = setting is None and is_own_code(network)
+    setting = next(filter(None, map(_both_directions, network.modules())), None) if own else setting
+    if setting is None:
+        return
     rows = network.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     ids = torch.tensor([[rows // 2, rows // 2], [rows // 2, rows // 3]])
     with quiet(), one_thread(), torch.no_grad():
         first = hidden_states(network, ids, torch.ones_like(ids))[-1][:, 0]
     if torch.allclose(first[0], first[1], rtol=1e-5, atol=0):
         raise WhitenError(
-            f"{checkpoint.directory / 'config.json'}: is_causal is false, but transformers {transformers.__version__} "
-            f"computes a {model_type(network)} network in which no token attends to later ones; install a newer version"
+            f"'{checkpoint.model}': its {'own code' if own else 'config.json'} sets {setting}, but transformers "
+            f"{transformers.__version__} lets no token of this {model_type(network)} network attend to later ones; "
+            'write "is_causal": false into config.json, which transformers reads since 5.2, or install a newer version'
         )
+
+
+def _both_directions(settings: Any) -> str | None:
+    """Return the setting of a config or a module by which tokens attend to later ones too; None for none."""
+    named = ((name, getattr(settings, name, None)) for name in _BOTH_DIRECTIONS)
+    return next((f"{name} to {value}" for name, value in named if value in _BOTH_DIRECTIONS[name]), None)
 
 
 def fix_frequencies(network: nn.Module) -> None:

@@ -156,6 +156,8 @@ def encode_published(
                 model_kwargs={"dtype": torch.float32, "device_map": None} | _attention(checkpoint),
             )
             model.float().eval()
+            if not published.include_prompt:  # which the files of an INSTRUCTOR do not say
+                model.set_pooling_include_prompt(False)
             for module in model.modules():
                 if type(module).__name__ == "Transformer" and hasattr(module, "auto_model"):  # and not DistilBERT's
                     module.max_seq_length = max_seq_length

@@ -201,6 +201,11 @@ def hidden_states(network: nn.Module, input_ids: Tensor, attention_mask: Tensor)
     last: Tensor | None = getattr(output, "last_hidden_state", None)
     if last is None or last is states[-1]:
         return states
+    if last.shape[-1] != states[-1].shape[-1]:  # as of voyage-4-nano's own code
+        raise WhitenError(
+            f"this {model_type(network)} network projects its last states from {states[-1].shape[-1]} to "
+            f"{last.shape[-1]} numbers, which is not supported"
+        )
     return (*states[:-1], last)  # transformers 4 lists ModernBERT's last state without the norm behind the last block
 
 

@@ -113,7 +113,7 @@ def restore_weights(network: nn.Module, files: Collection[Path]) -> tuple[str, .
     transformers 5 calls `_init_weights` of the code after it has loaded the weights. Code that writes to `weight.data`
     then replaces them: all of them before 5.13, and those of modules with a constant that is not stored since.
     """
-    if not _is_own_code(network):
+    if is_transformers_4() or not is_own_code(network):
         return ()
     prefix = f"{getattr(network, 'base_model_prefix', '')}."
     wanted = network.state_dict(keep_vars=True)
@@ -129,9 +129,9 @@ def restore_weights(network: nn.Module, files: Collection[Path]) -> tuple[str, .
     return tuple(name for name, weight in network.named_parameters() if id(weight) not in written)
 
 
-def _is_own_code(network: nn.Module) -> bool:
-    """Return whether a network is of a class that comes with the checkpoint, and transformers 5 loads it."""
-    return type(network).__module__.startswith(_OWN_CODE) and not is_transformers_4()
+def is_own_code(network: nn.Module) -> bool:
+    """Return whether a network is of a class that comes with the checkpoint."""
+    return type(network).__module__.startswith(_OWN_CODE)
 
 
 def _tensors(file: Path) -> Iterator[tuple[str, Tensor]]:
@@ -153,7 +153,7 @@ def restore_buffers(network: nn.Module) -> None:
     Raises:
         WhitenError: the network cannot be made a second time.
     """
-    if not _is_own_code(network) or not any(_constants(network)):
+    if is_transformers_4() or not is_own_code(network) or not any(_constants(network)):
         return
     try:
         with _without_parameters():
