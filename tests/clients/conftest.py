@@ -1,68 +1,68 @@
 """The environments of the clients, and what their programs run with."""
 
+import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from support.once import installed_environment
 
 HERE = Path(__file__).parent
+ENVIRONMENTS = {"clients": "requirements.txt", "frameworks": "requirements-frameworks.txt"}
 WITH_WHITEN = os.pathsep.join(str(HERE.parents[1] / name) for name in ("", "runtime", "whitening"))
 
 Runner = Callable[..., None]
+Forks = Callable[..., AbstractContextManager[Runner]]
 
 
 @pytest.fixture(scope="session")
-def clients_python() -> Path:
-    return installed_environment("clients", HERE / "requirements.txt")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Forks:
+    """Return a function that opens a process of an environment, and gives one that runs programs in forks of it.
 
-
-@pytest.fixture(scope="session")
-def run_client(clients_python: Path) -> Runner:
-    """Runs a function of clients.py or a command in the environment of `requirements.txt`."""
-    return runner(clients_python, "clients.py")
-
-
-@pytest.fixture(scope="session")
-def run_framework() -> Runner:
-    """Runs a function of frameworks.py, or a file, in the environment of `requirements-frameworks.txt`, with whiten."""
-    python = installed_environment("frameworks", HERE / "requirements-frameworks.txt")
-    return runner(python, "frameworks.py", PYTHONPATH=WITH_WHITEN)
-
-
-@pytest.fixture(scope="session")
-def run_client_with_whiten(clients_python: Path) -> Runner:
-    return runner(clients_python, "clients.py", PYTHONPATH=WITH_WHITEN)
-
-
-def runner(python: Path, script: str, **settings: str) -> Runner:
-    """Return a function that runs a file, a command, or a function of a script by its name, without a network.
-
-    It fails with what was written.
+    A program is a file, or a command of the environment. A call fails with what the program printed.
     """
+    return lambda *modules, whiten=False: running(tmp_path_factory.mktemp("programs"), *modules, whiten=whiten)
 
-    def run(program: str | Path, *arguments: object, folder: Path | None = None, **variables: str) -> None:
-        if isinstance(program, Path):
-            command = [python, program]
-        elif f"def {program}(" in (HERE / script).read_text("utf-8"):
-            command = [python, HERE / script, program]
-        else:
-            command = [python.parent / program]
-        quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        done = subprocess.run(
-            [*command, *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | quiet | settings | variables,
-            cwd=folder,
-        )
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr
 
-    return run
+@pytest.fixture(scope="session")
+def run_client(forks: Forks) -> Iterator[Runner]:
+    """Run a program in the environment of `requirements.txt`."""
+    with forks("clients", "optimum.exporters.onnx", "optimum.onnxruntime", "sentence_transformers") as run:
+        yield run
+
+
+@pytest.fixture(scope="session")
+def run_client_with_whiten(forks: Forks) -> Iterator[Runner]:
+    with forks("clients", whiten=True) as run:
+        yield run
+
+
+@contextmanager
+def running(scratch: Path, environment: str, *modules: str, whiten: bool) -> Iterator[Runner]:
+    """Start a process without a network that imports modules, with whiten's folders if wanted; end it."""
+    python = installed_environment(environment, HERE / ENVIRONMENTS[environment])
+    settings = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HOME": str(scratch)}
+    if whiten:
+        settings["PYTHONPATH"] = WITH_WHITEN
+    command = [python, HERE / "forks.py", *modules]
+    output = scratch / "output"
+
+    def run(program: str | Path, *arguments: object, folder: Path = scratch, **variables: str) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        file = program if isinstance(program, Path) else python.parent / program
+        request = [str(output), str(folder), variables, list(map(str, (file, *arguments)))]
+        print(json.dumps(request), file=process.stdin, flush=True)
+        code = process.stdout.readline()
+        assert code == "0\n", output.read_text("utf-8", errors="replace")[-8000:]
+
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True, env=os.environ | settings) as process:
+        yield run
 
 
 @pytest.fixture(scope="session")

@@ -1,21 +1,15 @@
-"""Live with an adapter, in the environment of the frameworks: NAME FOLDER, with steps as lines of standard input.
+"""Live with an adapter, in the environment of the frameworks: NAME FOLDER STEPS, with commas between steps.
 
 The folder has bundle `one`, with prompts for queries and documents, `two` of another space, and `texts.json`. Steps are
-`made`; `loaded`; `refused` (`one` is gone, or `two` is in its place); and `moved` (`one` is called `other` now). Those
-of a line, with commas between them, run in a process of its own, which is forked when no more than the framework has
-been imported. A line "ended CODE" follows what it printed.
+`made`; `loaded`; `refused` (`one` is gone, or `two` is in its place); and `moved` (`one` is called `other` now).
 """
 
-import atexit
 import copy
 import json
 import multiprocessing
-import os
 import pickle
 import sys
-import traceback
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +52,10 @@ class Life:
         return self.make(bundle)
 
     def in_workers(self, adapter: Any, texts: list[str]) -> Vectors:
-        """Return vectors of documents that two new processes have computed."""
-        with multiprocessing.get_context("spawn").Pool(2) as pool:
+        """Return vectors of documents that two new processes have computed, which import the framework once."""
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([type(adapter).__module__])
+        with context.Pool(2) as pool:
             parts = pool.starmap(_documents, [(type(self), adapter, part) for part in (texts[::2], texts[1::2])])
         rows: list[Any] = [None] * len(texts)
         rows[::2], rows[1::2] = map(list, parts)
@@ -412,9 +408,6 @@ LIVES: dict[str, type[Life]] = {
     "txtai": Txtai,
 }
 
-FRAMEWORKS = {"chroma": "chromadb", "langchain": "langchain_core", "llama_index": "llama_index.core"}
-"""Modules of frameworks, where they have another name than the adapter."""
-
 
 def check(life: Life, adapter: Any, bundle: Path, texts: list[str]) -> None:
     """Check the vectors of documents and queries."""
@@ -488,14 +481,13 @@ def loaded(life: Life, folder: Path, texts: list[str]) -> None:
 
 
 def refused(life: Life, folder: Path, texts: list[str]) -> None:
-    """Print why what is stored cannot be used, if it cannot."""
+    """Write why what is stored cannot be used into a file, null if it can."""
+    lines = None
     try:
         life.documents(life.load(folder), texts)
     except Exception as error:
         lines = [f"{type(one).__name__}: {one}" for one in (error, error.__cause__) if one is not None]
-        print(json.dumps(" | ".join(lines)))
-    else:
-        print(json.dumps(None))
+    (folder / "refused.json").write_text(json.dumps(lines and " | ".join(lines)))
 
 
 def moved(life: Life, folder: Path, texts: list[str]) -> None:
@@ -505,27 +497,7 @@ def moved(life: Life, folder: Path, texts: list[str]) -> None:
 STEPS = {step.__name__: step for step in (made, loaded, refused, moved)}
 
 
-def live(life: Life, steps: Sequence[str], folder: Path) -> int:
-    """Take steps; return an exit code."""
-    try:
-        for step in steps:
-            STEPS[step](life, folder, json.loads((folder / "texts.json").read_text("utf-8")))
-    except BaseException:
-        traceback.print_exc()
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    name, place = sys.argv[1:]
-    import_module(FRAMEWORKS.get(name, name))
-    for line in sys.stdin:
-        process = os.fork()
-        if process == 0:
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            code = live(LIVES[name](), line.strip().split(","), Path(place))
-            atexit._run_exitfuncs()
-            sys.stdout.flush()
-            os._exit(code)  # without what waits for threads of the process that it was forked from
-        _, status = os.waitpid(process, 0)
-        print("ended", os.waitstatus_to_exitcode(status), flush=True)
+    name, place, steps = sys.argv[1:]
+    for step in steps.split(","):
+        STEPS[step](LIVES[name](), Path(place), json.loads(Path(place, "texts.json").read_text("utf-8")))

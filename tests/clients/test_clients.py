@@ -18,6 +18,8 @@ from whiten_export.pipeline.recipe import Recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
+CLIENTS = Path(__file__).with_name("clients.py")
+
 TEXTS = [*sentences(60), "", "a", "long " * 400, "longer " * 3000, "Ünïcödé 日本 👩‍👧 русский", "  spaces  "]
 
 
@@ -66,7 +68,7 @@ def test_client_gives_the_same_vectors_as_encoder(
     texts, out = tmp_path / "texts.json", tmp_path / "vectors.npz"
     texts.write_text(json.dumps(TEXTS), "utf-8")
     before = [sorted(bundle.rglob("*")) for bundle in bundles]
-    run_client(client, texts, out, *bundles)
+    run_client(CLIENTS, client, texts, out, *bundles)
     with np.load(out) as found:
         for bundle in bundles:
             check_vectors(bundle, found[bundle.name])
@@ -86,7 +88,7 @@ def test_sentence_transformers_5_opens_a_bundle_and_a_saved_copy(
 ) -> None:
     texts, out = tmp_path / "texts.json", tmp_path / "vectors.npz"
     texts.write_text(json.dumps(TEXTS), "utf-8")
-    run_client_with_whiten("bundle_transformer", texts, out, minilm_bundle)
+    run_client_with_whiten(CLIENTS, "bundle_transformer", texts, out, minilm_bundle)
     with Encoder(minilm_bundle) as encoder, Encoder(tmp_path / "saved") as copy, np.load(out) as arrays:
         want = encoder.encode(TEXTS)
         found = [arrays["opened"], arrays["saved"], copy.encode(TEXTS)]

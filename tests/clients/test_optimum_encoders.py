@@ -100,10 +100,11 @@ def test_bundles_of_each_family_equal_pytorch(
         check(export_bundle(recipe, tmp_path / precision).path, directory, encoder)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_bundle_of_minilm_equals_pytorch(
     precision: str, real_encoder: Path, minilm_checkpoint: Path, corpus: tuple[str], tmp_path: Path
 ) -> None:
+    """Half precision rounds one weight at a time, in real networks as in small ones."""
     recipe = Recipe(str(real_encoder), dim=DIM, precision=precision, corpus=corpus, max_length=64)
     exported = export_bundle(recipe, tmp_path / "b")
     assert exported.manifest.layers == (6,)
@@ -141,7 +142,7 @@ def test_layers_are_chosen_from_hidden_state_outputs(
     """Outputs have the names of our own graphs; the last hidden state has both of its names."""
     directory = checkpoint("bert")
     encoder = tmp_path / "encoder"
-    run_client("hidden_states", directory, encoder)
+    run_client(Path(__file__).with_name("clients.py"), "hidden_states", directory, encoder)
     assert names_of(encoder) == ["last_hidden_state", *(f"hidden_states.{n}" for n in range(LAYERS + 1))]
     for layers, want in ((None, (1, LAYERS)), ((0,), (0,)), ((2, -1), (2, LAYERS)), ((-1,), (LAYERS,))):
         recipe = Recipe(str(encoder), layers=layers, corpus=corpus)

@@ -5,10 +5,12 @@ command exports all layers that are tested here; their other combinations are bu
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 import torch
@@ -75,6 +77,7 @@ class Exported:
     bundle: Path
     model: TokenModel
     full_model: dict[Pooling, np.ndarray]  # [LAYERS + 1, texts, d]
+    fits: dict[tuple[tuple[int, ...], Pooling, int], Whitening] = field(default_factory=dict)  # see `fitted`
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -84,11 +87,23 @@ class Exported:
         whitened: np.ndarray = (self.full_model[pooling][list(layers)].mean(axis=0) - mean) @ weight
         return whitened
 
+    @cached_property
+    def traced(self) -> onnx.ModelProto:
+        """Return the graph of the layers `TRACED`, which is the same for all poolings."""
+        return ir.to_proto(self.model.hidden_states(TRACED, "mean").model)
+
     def graph(self, layers: tuple[int, ...], pooling: Pooling) -> ir.Model:
         """Return the graph up to the vector before whitening."""
-        hidden = self.model.hidden_states(TRACED, pooling)
-        chosen = tuple(hidden.states[TRACED.index(layer)] for layer in layers)
-        return pool_graph(HiddenStates(hidden.model, chosen), Composition(layers, pooling), WIDTH * WIDENED)
+        model = ir.from_proto(self.traced)
+        chosen = tuple(model.graph.outputs[TRACED.index(layer)] for layer in layers)
+        return pool_graph(HiddenStates(model, chosen), Composition(layers, pooling), WIDTH * WIDENED)
+
+    def fitted(self, graph: ir.Model, layers: tuple[int, ...], pooling: Pooling, dim: int, path: Path) -> Whitening:
+        """Return the whitening of the graph of these layers, which is fitted once for all precisions."""
+        key = layers, pooling, dim
+        if key not in self.fits:
+            self.fits[key] = Whitening(n_components=dim).fit(self.vectors(graph, CORPUS, UNWHITENED_OUTPUT, path))
+        return self.fits[key]
 
     def vectors(self, graph: ir.Model, texts: list[str], value: str, path: Path) -> np.ndarray:
         save_graph(graph, path)
@@ -208,7 +223,7 @@ def check(
 ) -> None:
     """Whiten the traced graph as an export does, and compare it with the full model."""
     graph, path = exported.graph(layers, pooling), folder / "model.onnx"
-    fitted = Whitening(n_components=dim).fit(exported.vectors(graph, CORPUS, UNWHITENED_OUTPUT, path))
+    fitted = exported.fitted(graph, layers, pooling, dim, path)
     set_head(graph, (fitted.mean_, fitted.weight_), normalize=False)
     if precision == "fp16":
         halve_weights(graph)
