@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from support.bundles import contents
+from support.bundles import contents, copy_bundle
 from support.cli import invoke, ok, refused
 from whiten import Encoder
 from whiten_runtime.commands.main import whiten
@@ -195,6 +195,22 @@ def test_other_options_are_refused(tiny_bundle: Path, golden: Path, filled: Path
         "embed-many", tiny_bundle, *common, "--vector-type", "float16", "--normalize"
     )
     assert "(bundle: " in refused("embed-many", golden / "bundle-v1-int8", *common)
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("option", ["prompt", "prompt-name"])
+@pytest.mark.parametrize("value", ["default", "None", "null", "False"])
+def test_no_prompt_is_none_of_any_text(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, option: str, value: str
+) -> None:
+    bundle = copy_bundle(tiny_bundle, tmp_path / "bundle", prompts={value: "query: "})
+    again = ("embed-many", bundle, "--input", filled / "d.parquet", "--out")
+    without, within = ("--plan-only",), ("--plan-only", f"--{option}", value)
+    for first, second in ((without, within), (within, without)):
+        out = tmp_path / str(len(first))
+        ok(*again, out, *first)
+        assert f"is of another job ({option.replace('-', '_')}: " in refused(*again, out, *second)
+        ok(*again, out, *first)
 
 
 @pytest.mark.usefixtures("in_process")
