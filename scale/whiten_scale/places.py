@@ -20,8 +20,11 @@ _OTHER_TEMPORARY = "another TMPDIR"
 _ATOMIC = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"))
 """Protocols of stores in which a file appears whole when its upload is complete; elsewhere it is renamed."""
 
-_STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified")
-"""Names under which file systems give what changes when a file is written again."""
+_STAMPS = (
+    *("ETag", "etag", "md5Hash", "blob_id", "sha", "Content-MD5", "Digest"),
+    *("mtime", "LastModified", "Last-Modified", "last_modified", "modified", "modify", "modificationTime", "created"),
+)
+"""Names under which file systems give what changes when a file is written again: hashes, then times."""
 
 _BUFFER = 1 << 20
 
@@ -36,7 +39,7 @@ class Entry:
     url: str
     name: str  # its path below the directory that was listed, or its own name
     size: int
-    stamp: str  # its ETag, or the time of its last change
+    stamp: str  # its ETag, or the time of its last change; empty where the file system has none
 
 
 def file_system(url: str) -> tuple[Any, str]:

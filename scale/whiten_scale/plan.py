@@ -111,9 +111,9 @@ def read_job(folder: Folder) -> Job | None:
 
 
 def _looks_same(job: Job, entries: list[Entry], choice: ColumnChoice) -> bool:
-    """Return whether names, sizes and times of the files are those of the plan."""
+    """Return whether names, sizes and times of the files are those of the plan; files without a time may differ."""
     before = [Entry(file.url, file.name, file.size, file.stamp) for file in job.files]
-    return before == entries and job.choice == choice
+    return before == entries and job.choice == choice and all(entry.stamp for entry in entries)
 
 
 def _check_empty(folder: Folder) -> None:

@@ -130,6 +130,22 @@ def test_links_are_followed_but_not_into_a_circle(tmp_path: Path) -> None:
         find(str(tmp_path / "in"))
 
 
+STAMPS = [
+    *("ETag", "etag", "md5Hash", "blob_id", "sha", "Content-MD5", "Digest"),
+    *("mtime", "LastModified", "Last-Modified", "last_modified", "modified", "modify", "modificationTime", "created"),
+]
+"""What file systems call it: s3fs, adlfs, gcsfs, Hugging Face, GitHub, HTTP; sftp, HTTP, adlfs, WebDAV, FTP, HDFS."""
+
+
+@pytest.mark.parametrize("name", STAMPS)
+def test_the_time_or_hash_of_every_file_system_is_seen(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    out = Folder("memory://stamps")
+    for value in ("one", "two"):
+        info = {"name": "/stamps/a.txt", "size": 1, "type": "file", name: value}
+        monkeypatch.setattr(type(out._system), "info", lambda self, path, info=info: info)
+        assert places.look_up(out.place("a.txt")).stamp == value
+
+
 def test_errors_of_reading_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"content")
     with opened(str(tmp_path / "a")) as file:

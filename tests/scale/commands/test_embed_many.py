@@ -21,7 +21,8 @@ from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import read_metadata
 from whiten_runtime.inference.embedder import Embedder
-from whiten_scale import commands, plan, shard, workers
+from whiten_scale import commands, places, plan, shard, workers
+from whiten_scale.places import Folder
 from whiten_whitening.codes.coder import Coder
 
 
@@ -266,6 +267,21 @@ def test_the_second_of_two_jobs_that_start_at_once_is_refused(
         "embed-many", tiny_bundle, "--input", filled, "--out", out
     )
     assert [path.name for path in out.iterdir()] == ["_plan.json"]
+
+
+@pytest.mark.parametrize("stamped", [True, False])
+def test_a_change_is_seen_without_etag_and_without_any_time(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stamped: bool
+) -> None:
+    if not stamped:
+        monkeypatch.setattr(places, "_STAMPS", ())
+    source = Folder(f"memory://{tmp_path.name}")
+    again = ("embed-many", tiny_bundle, "--plan-only", "--input", source.url, "--out", tmp_path / "out")
+    source.write("a.txt", b"one\ntwo\n")
+    ok(*again)
+    ok(*again)
+    source.write("a.txt", b"one\nten\n")
+    assert "is of another job (a.txt: " in refused(*again)
 
 
 @pytest.fixture
