@@ -239,8 +239,13 @@ class Folder:
             file.write(content)
 
     def holds(self, entry: Entry) -> bool:
-        """Return whether a file that was found lies in it, or in a directory below it."""
-        return entry.url.startswith(f"{self._local or self._system.unstrip_protocol(self._path)}/")
+        """Return whether a file that was found lies in it, or in a directory below it; links do not hide that."""
+        if self._local is None:
+            return entry.url.startswith(f"{self._system.unstrip_protocol(self._path)}/")
+        if "://" in entry.url:
+            return False
+        path = Path(entry.url)
+        return any(place.is_relative_to(self._local) for place in (path.parent.resolve() / path.name, path.resolve()))
 
     def _upload(self, source: str, name: str) -> None:
         if _protocols(self._system) & _ATOMIC:

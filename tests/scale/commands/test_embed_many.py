@@ -284,6 +284,34 @@ def test_a_change_is_seen_without_etag_and_without_any_time(
     assert "is of another job (a.txt: " in refused(*again)
 
 
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(
+    ("source", "out"),
+    [
+        ("link/**/*.parquet", "link/v"),
+        ("link/**/*.parquet", "real/v"),
+        ("real/**/*.parquet", "link/v"),
+        ("real/*.parquet", "away"),
+        ("real", "away"),
+        ("real/**/*.parquet", "real/deep"),
+    ],
+)
+def test_an_output_is_known_through_links(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, source: str, out: str
+) -> None:
+    (tmp_path / "real").mkdir()
+    shutil.copy(filled / "d.parquet", tmp_path / "real" / "d.parquet")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "away").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "real" / "deep").symlink_to("../other")
+    first = embed(tiny_bundle, tmp_path / source, tmp_path / out)
+    (tmp_path / "real" / "above").symlink_to("../away")
+    (tmp_path / "real" / "part.parquet").symlink_to(tmp_path / out / "part-000000.parquet")
+    again = embed(tiny_bundle, tmp_path / source, tmp_path / out)
+    assert (again["resumed"], again["key"]) == (first["planned"], first["key"])
+
+
 @pytest.fixture
 def spoilt(tmp_path: Path) -> Path:
     """Files with five rows that hold no text."""
