@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Literal
 
 from whiten_runtime.errors import FAULTS, DataError, UsageError, WhitenError, encodable, needing
 from whiten_runtime.files.folders import files_below
-from whiten_runtime.files.replacing import Written, replacing, written_as
+from whiten_runtime.files.replacing import Written, flush, hidden_file, replacing, sync_folder, written_as
 
 ELSEWHERE = "another --out"
 _OTHER_TEMPORARY = "another TMPDIR"
@@ -252,6 +252,32 @@ class Folder:
             self._system.put_file(source, f"{self._path}/{name}")
             return
         hidden = f"{self._path}/.{name}-{secrets.token_hex(4)}"
+    def create(self, name: str, content: bytes) -> None:
+        """Write a file as `write` does, unless there is one of this name.
+
+        Of several processes that do so at once, the first one writes it; in stores, and on disks without hard links,
+        the last one.
+        """
+        if self._local is None:
+            if not self.has(name):
+                self.write(name, content)
+            return
+        with written_as(self._local, ELSEWHERE):
+            self._local.mkdir(parents=True, exist_ok=True)
+        with hidden_file(self._local / name, ELSEWHERE) as (file, publish):
+            file.write(content)
+            with written_as(self._local / name, ELSEWHERE):
+                flush(file)
+            try:
+                os.link(file.name, self._local / name)
+            except FileExistsError:
+                return
+            except OSError:
+                if not self.has(name):
+                    publish()
+            else:
+                sync_folder(self._local)
+
         self._system.makedirs(self._path, exist_ok=True)
         self._system.put_file(source, hidden)
         self._system.mv(hidden, f"{self._path}/{name}")

@@ -90,10 +90,10 @@ def plan_job(
         job = msgspec.structs.replace(written, **common)
     else:
         job = make_job(common, entries, choice, PER_SHARD if written is None else written.per_shard)
-    written = written or read_job(folder)  # another process may have planned meanwhile
     if written is None:
-        folder.write(PLAN_FILE, msgspec.json.encode(job) + b"\n")
-    elif written.key != job.key:
+        folder.create(PLAN_FILE, msgspec.json.encode(job) + b"\n")
+        written = read_job(folder)  # another process may have planned meanwhile
+    if written is not None and written.key != job.key:
         place = folder.place(PLAN_FILE)
         raise UsageError(f"{place}: is of another job ({_difference(written, job)}); name another --out")
     return job

@@ -4,6 +4,7 @@ import errno
 import os
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn
 
@@ -144,6 +145,22 @@ def test_the_time_or_hash_of_every_file_system_is_seen(monkeypatch: pytest.Monke
         info = {"name": "/stamps/a.txt", "size": 1, "type": "file", name: value}
         monkeypatch.setattr(type(out._system), "info", lambda self, path, info=info: info)
         assert places.look_up(out.place("a.txt")).stamp == value
+
+
+def test_a_file_that_is_created_is_that_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = [bytes([65 + number]) * 100_000 for number in range(8)]
+    with ThreadPoolExecutor(8) as executor:
+        list(executor.map(lambda content: Folder(str(tmp_path / "out")).create("a", content), contents))
+    written = (tmp_path / "out" / "a").read_bytes()
+    assert written in contents
+    Folder(str(tmp_path / "out")).create("a", b"later")
+    assert (tmp_path / "out" / "a").read_bytes() == written
+    monkeypatch.setattr(os, "link", lambda *paths: Path("/nowhere/at/all").stat())  # a disk without hard links
+    for content in (b"first", b"second"):
+        Folder(str(tmp_path / "out")).create("b", content)
+        Folder(f"memory://{tmp_path.name}").create("b", content)
+    assert (tmp_path / "out" / "b").read_bytes() == Folder(f"memory://{tmp_path.name}").read("b") == b"first"
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a", "b"]
 
 
 def test_errors_of_reading_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

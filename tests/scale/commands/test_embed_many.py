@@ -269,6 +269,24 @@ def test_the_second_of_two_jobs_that_start_at_once_is_refused(
     assert [path.name for path in out.iterdir()] == ["_plan.json"]
 
 
+def test_a_plan_that_another_job_writes_just_before_is_the_others(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have found no plan, and have made one; the other writes its own first."""
+    out, create = tmp_path / "out", Folder.create
+
+    def after_another(folder: Folder, name: str, content: bytes) -> None:
+        monkeypatch.setattr(Folder, "create", create)
+        ok("embed-many", tiny_bundle, "--input", filled, "--out", out, "--normalize", "--plan-only")
+        folder.create(name, content)
+
+    monkeypatch.setattr(Folder, "create", after_another)
+    again = ("embed-many", tiny_bundle, "--input", filled, "--out", out)
+    assert "is of another job (normalize: True -> False)" in refused(*again)
+    assert [path.name for path in out.iterdir()] == ["_plan.json"]
+    ok(*again, "--normalize", "--plan-only")
+
+
 @pytest.mark.parametrize("stamped", [True, False])
 def test_a_change_is_seen_without_etag_and_without_any_time(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stamped: bool
