@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Literal
 
 from whiten_runtime.errors import FAULTS, DataError, UsageError, WhitenError, encodable, needing
 from whiten_runtime.files.folders import files_below
+from whiten_runtime.files.records import kind_of
 from whiten_runtime.files.replacing import Written, flush, hidden_file, replacing, sync_folder, written_as
 
 ELSEWHERE = "another --out"
@@ -86,21 +87,22 @@ def find(url: str) -> list[Entry]:
     system, path = file_system(url)
     with reaching(url):
         if "*" in path:
-            infos = map(system.info, system.glob(path))  # those of glob do not follow links
+            # infos of glob do not follow links
+            infos = (_info(system, address, address) for address in system.glob(path))
             entries = [
-                _entry(system, info, info["name"].rpartition("/")[2]) for info in infos if info["type"] == "file"
+                _entry(system, info, info["name"].rpartition("/")[2]) for info in infos if info["type"] != "directory"
             ]
         elif system.isdir(path):
             path = os.path.realpath(path) if _is_local(system) else path
             # fsspec's own search leaves linked and closed directories out silently
             names = map(str, files_below(Path(path), _HIDDEN)) if _is_local(system) else system.find(path)
             entries = [
-                _entry(system, system.info(address), name)
+                _entry(system, _info(system, address, address), name)
                 for address in names
                 if not _is_hidden(name := _below(address, path))
             ]
         else:
-            entries = [_entry(system, system.info(path), path.rpartition("/")[2])]
+            entries = [_entry(system, _info(system, path, url), path.rpartition("/")[2])]
     if not entries:
         raise UsageError(f"'{url}' names no file; name a directory with files, or files")
     return sorted(entries, key=lambda entry: entry.name)
@@ -112,6 +114,17 @@ def look_up(url: str) -> Entry:
     with reaching(url):
         system.invalidate_cache()
         return _entry(system, system.info(path), path.rpartition("/")[2])
+
+
+def _info(system: Any, address: str, url: str) -> dict[str, Any]:
+    """Return what a file system says of a file; errors name it by `url`."""
+    with reaching(url):
+        try:
+            return dict(system.info(address))
+        except FileNotFoundError:
+            if _is_local(system) and Path(address).is_symlink():
+                raise UsageError(f"'{url}' is a link to what does not exist; mend or remove it") from None
+            raise
 
 
 def _below(path: str, folder: str) -> str:
@@ -126,6 +139,8 @@ def _entry(system: Any, info: dict[str, Any], name: str) -> Entry:
     if encodable(name) != name:
         raise UsageError(f"{name!r} is a name of a file that is not UTF-8; rename it")
     url = str(system.unstrip_protocol(info["name"])).removeprefix("file://")
+    if info["type"] == "other" and kind_of(name):  # opening a pipe would wait for ever
+        raise UsageError(f"'{url}' is a pipe, socket or device, which cannot be read twice; name a regular file")
     return Entry(url, name, int(info["size"] or 0), str(next(filter(None, map(info.get, _STAMPS)), "")))
 
 
@@ -238,20 +253,6 @@ class Folder:
         with self.writing(name) as file:
             file.write(content)
 
-    def holds(self, entry: Entry) -> bool:
-        """Return whether a file that was found lies in it, or in a directory below it; links do not hide that."""
-        if self._local is None:
-            return entry.url.startswith(f"{self._system.unstrip_protocol(self._path)}/")
-        if "://" in entry.url:
-            return False
-        path = Path(entry.url)
-        return any(place.is_relative_to(self._local) for place in (path.parent.resolve() / path.name, path.resolve()))
-
-    def _upload(self, source: str, name: str) -> None:
-        if _protocols(self._system) & _ATOMIC:
-            self._system.put_file(source, f"{self._path}/{name}")
-            return
-        hidden = f"{self._path}/.{name}-{secrets.token_hex(4)}"
     def create(self, name: str, content: bytes) -> None:
         """Write a file as `write` does, unless there is one of this name.
 
@@ -278,6 +279,20 @@ class Folder:
             else:
                 sync_folder(self._local)
 
+    def holds(self, entry: Entry) -> bool:
+        """Return whether a file that was found lies in it, or in a directory below it; links do not hide that."""
+        if self._local is None:
+            return entry.url.startswith(f"{self._system.unstrip_protocol(self._path)}/")
+        if "://" in entry.url:
+            return False
+        path = Path(entry.url)
+        return any(place.is_relative_to(self._local) for place in (path.parent.resolve() / path.name, path.resolve()))
+
+    def _upload(self, source: str, name: str) -> None:
+        if _protocols(self._system) & _ATOMIC:
+            self._system.put_file(source, f"{self._path}/{name}")
+            return
+        hidden = f"{self._path}/.{name}-{secrets.token_hex(4)}"
         self._system.makedirs(self._path, exist_ok=True)
         self._system.put_file(source, hidden)
         self._system.mv(hidden, f"{self._path}/{name}")

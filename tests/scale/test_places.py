@@ -127,8 +127,31 @@ def test_links_are_followed_but_not_into_a_circle(tmp_path: Path) -> None:
     (tmp_path / "in" / "link.txt").symlink_to("a.txt")
     assert [entry.name for entry in find(str(tmp_path / "in"))] == ["a.txt", "link.txt"]
     (tmp_path / "in" / "own.txt").symlink_to("own.txt")
-    with pytest.raises(WhitenError, match="in: cannot be read .Too many levels of symbolic links"):
+    with pytest.raises(WhitenError, match=r"own\.txt: cannot be read .Too many levels of symbolic links"):
         find(str(tmp_path / "in"))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "README", "folder"])
+@pytest.mark.parametrize("given", ["in", "in/{}", "in/*", "in/../in", "*/*"])
+def test_a_broken_link_is_named(tmp_path: Path, name: str, given: str) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "b.txt").write_text("one")
+    (tmp_path / "in" / name).symlink_to("nowhere")
+    with pytest.raises(UsageError, match=f"in/{name}' is a link to what does not exist; mend or remove it"):
+        find(str(tmp_path / given.format(name)))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+@pytest.mark.parametrize("given", ["in", "in/a.txt", "in/link.txt", "in/*.txt"])
+def test_pipes_are_refused_and_not_waited_for(tmp_path: Path, given: str) -> None:
+    (tmp_path / "in").mkdir()
+    os.mkfifo(tmp_path / "in" / "pipe")
+    (tmp_path / "in" / "b.txt").write_text("one")
+    assert [entry.name for entry in find(str(tmp_path / "in"))] == ["b.txt", "pipe"]
+    os.mkfifo(tmp_path / "in" / "a.txt")
+    (tmp_path / "in" / "link.txt").symlink_to("pipe")
+    with pytest.raises(UsageError, match=r"in/(a|link)\.txt' is a pipe, socket or device"):
+        find(str(tmp_path / given))
 
 
 STAMPS = [
