@@ -79,7 +79,10 @@ def carried_value(value: Any, column: Any) -> Any:
             return None
         raise WrongRowError(f"has no id at '{column.name}'")
     if isinstance(value, str) and is_string(column.type):
-        return encodable(value)
+        text = encodable(value)
+        if not column.nullable and text.count("\ufffd") > value.count("\ufffd"):  # other ids would become the same
+            raise WrongRowError(f"has an id with half of a surrogate pair at '{column.name}'; UTF-8 cannot hold it")
+        return text
     if not _fits(value, str(column.type)):
         raise WrongRowError(f"holds {type_of(value)} at '{column.name}'; wanted {column.type}, as in other rows")
     return value

@@ -12,7 +12,8 @@ from typing import Any, BinaryIO, Literal
 
 from whiten_runtime.errors import FAULTS, DataError, UsageError, WhitenError, encodable, needing
 from whiten_runtime.files.folders import files_below
-from whiten_runtime.files.replacing import Written, replacing, written_as
+from whiten_runtime.files.records import kind_of
+from whiten_runtime.files.replacing import Written, flush, hidden_file, replacing, sync_folder, written_as
 
 ELSEWHERE = "another --out"
 _OTHER_TEMPORARY = "another TMPDIR"
@@ -20,8 +21,11 @@ _OTHER_TEMPORARY = "another TMPDIR"
 _ATOMIC = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"))
 """Protocols of stores in which a file appears whole when its upload is complete; elsewhere it is renamed."""
 
-_STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified")
-"""Names under which file systems give what changes when a file is written again."""
+_STAMPS = (
+    *("ETag", "etag", "md5Hash", "blob_id", "sha", "Content-MD5", "Digest"),
+    *("mtime", "LastModified", "Last-Modified", "last_modified", "modified", "modify", "modificationTime", "created"),
+)
+"""Names under which file systems give what changes when a file is written again: hashes, then times."""
 
 _BUFFER = 1 << 20
 
@@ -36,7 +40,7 @@ class Entry:
     url: str
     name: str  # its path below the directory that was listed, or its own name
     size: int
-    stamp: str  # its ETag, or the time of its last change
+    stamp: str  # its ETag, or the time of its last change; empty where the file system has none
 
 
 def file_system(url: str) -> tuple[Any, str]:
@@ -83,21 +87,22 @@ def find(url: str) -> list[Entry]:
     system, path = file_system(url)
     with reaching(url):
         if "*" in path:
-            infos = map(system.info, system.glob(path))  # those of glob do not follow links
+            # infos of glob do not follow links
+            infos = (_info(system, address, address) for address in system.glob(path))
             entries = [
-                _entry(system, info, info["name"].rpartition("/")[2]) for info in infos if info["type"] == "file"
+                _entry(system, info, info["name"].rpartition("/")[2]) for info in infos if info["type"] != "directory"
             ]
         elif system.isdir(path):
             path = os.path.realpath(path) if _is_local(system) else path
             # fsspec's own search leaves linked and closed directories out silently
             names = map(str, files_below(Path(path), _HIDDEN)) if _is_local(system) else system.find(path)
             entries = [
-                _entry(system, system.info(address), name)
+                _entry(system, _info(system, address, address), name)
                 for address in names
                 if not _is_hidden(name := _below(address, path))
             ]
         else:
-            entries = [_entry(system, system.info(path), path.rpartition("/")[2])]
+            entries = [_entry(system, _info(system, path, url), path.rpartition("/")[2])]
     if not entries:
         raise UsageError(f"'{url}' names no file; name a directory with files, or files")
     return sorted(entries, key=lambda entry: entry.name)
@@ -109,6 +114,17 @@ def look_up(url: str) -> Entry:
     with reaching(url):
         system.invalidate_cache()
         return _entry(system, system.info(path), path.rpartition("/")[2])
+
+
+def _info(system: Any, address: str, url: str) -> dict[str, Any]:
+    """Return what a file system says of a file; errors name it by `url`."""
+    with reaching(url):
+        try:
+            return dict(system.info(address))
+        except FileNotFoundError:
+            if _is_local(system) and Path(address).is_symlink():
+                raise UsageError(f"'{url}' is a link to what does not exist; mend or remove it") from None
+            raise
 
 
 def _below(path: str, folder: str) -> str:
@@ -123,6 +139,8 @@ def _entry(system: Any, info: dict[str, Any], name: str) -> Entry:
     if encodable(name) != name:
         raise UsageError(f"{name!r} is a name of a file that is not UTF-8; rename it")
     url = str(system.unstrip_protocol(info["name"])).removeprefix("file://")
+    if info["type"] == "other" and kind_of(name):  # opening a pipe would wait for ever
+        raise UsageError(f"'{url}' is a pipe, socket or device, which cannot be read twice; name a regular file")
     return Entry(url, name, int(info["size"] or 0), str(next(filter(None, map(info.get, _STAMPS)), "")))
 
 
@@ -235,9 +253,40 @@ class Folder:
         with self.writing(name) as file:
             file.write(content)
 
+    def create(self, name: str, content: bytes) -> None:
+        """Write a file as `write` does, unless there is one of this name.
+
+        Of several processes that do so at once, the first one writes it; in stores, and on disks without hard links,
+        the last one.
+        """
+        if self._local is None:
+            if not self.has(name):
+                self.write(name, content)
+            return
+        with written_as(self._local, ELSEWHERE):
+            self._local.mkdir(parents=True, exist_ok=True)
+        with hidden_file(self._local / name, ELSEWHERE) as (file, publish):
+            file.write(content)
+            with written_as(self._local / name, ELSEWHERE):
+                flush(file)
+            try:
+                os.link(file.name, self._local / name)
+            except FileExistsError:
+                return
+            except OSError:
+                if not self.has(name):
+                    publish()
+            else:
+                sync_folder(self._local)
+
     def holds(self, entry: Entry) -> bool:
-        """Return whether a file that was found lies in it, or in a directory below it."""
-        return entry.url.startswith(f"{self._local or self._system.unstrip_protocol(self._path)}/")
+        """Return whether a file that was found lies in it, or in a directory below it; links do not hide that."""
+        if self._local is None:
+            return entry.url.startswith(f"{self._system.unstrip_protocol(self._path)}/")
+        if "://" in entry.url:
+            return False
+        path = Path(entry.url)
+        return any(place.is_relative_to(self._local) for place in (path.parent.resolve() / path.name, path.resolve()))
 
     def _upload(self, source: str, name: str) -> None:
         if _protocols(self._system) & _ATOMIC:

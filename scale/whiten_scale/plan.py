@@ -90,10 +90,10 @@ def plan_job(
         job = msgspec.structs.replace(written, **common)
     else:
         job = make_job(common, entries, choice, PER_SHARD if written is None else written.per_shard)
-    written = written or read_job(folder)  # another process may have planned meanwhile
     if written is None:
-        folder.write(PLAN_FILE, msgspec.json.encode(job) + b"\n")
-    elif written.key != job.key:
+        folder.create(PLAN_FILE, msgspec.json.encode(job) + b"\n")
+        written = read_job(folder)  # another process may have planned meanwhile
+    if written is not None and written.key != job.key:
         place = folder.place(PLAN_FILE)
         raise UsageError(f"{place}: is of another job ({_difference(written, job)}); name another --out")
     return job
@@ -111,9 +111,9 @@ def read_job(folder: Folder) -> Job | None:
 
 
 def _looks_same(job: Job, entries: list[Entry], choice: ColumnChoice) -> bool:
-    """Return whether names, sizes and times of the files are those of the plan."""
+    """Return whether names, sizes and times of the files are those of the plan; files without a time may differ."""
     before = [Entry(file.url, file.name, file.size, file.stamp) for file in job.files]
-    return before == entries and job.choice == choice
+    return before == entries and job.choice == choice and all(entry.stamp for entry in entries)
 
 
 def _check_empty(folder: Folder) -> None:

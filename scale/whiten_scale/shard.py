@@ -48,8 +48,8 @@ class VectorChoice(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None = None  # of a code; None for a third of the dimensions
 
     def shown(self) -> dict[str, str]:
-        """Return the options by name, as they are written."""
-        return {name: "default" if value is None else str(value) for name, value in msgspec.to_builtins(self).items()}
+        """Return the options by name, as they are written, without those that were not named: any text can be one."""
+        return {name: str(value) for name, value in msgspec.to_builtins(self).items() if value is not None}
 
 
 class Vectors:

@@ -173,6 +173,17 @@ def test_absent_keys_are_null(tmp_path: Path) -> None:
         planned(tmp_path, keep=("m",))
 
 
+def test_ids_that_utf8_cannot_hold_are_wrong_rows(tmp_path: Path) -> None:
+    ids = ["\ud83d", "\ud83e", "\ud83d\ude00", "\ufffd", "a\udc00b", "\ude00\ud83d", "\ufffd\ud83d"]
+    path = write_json(tmp_path / "a.jsonl", [{"text": "x", "n": one} for one in ids])
+    job = planned(path, id="n")
+    reason = "has an id with half of a surrogate pair at 'n'; UTF-8 cannot hold it"
+    assert wrong(job) == [("a.jsonl", row, reason) for row in (1, 2, 5, 6, 7)]
+    assert column(job, 3) == ["\U0001f600", "\ufffd"]
+    carried = ["\ufffd", "\ufffd", "\U0001f600", "\ufffd", "a\ufffdb", "\ufffd\ufffd", "\ufffd\ufffd"]
+    assert column(planned(path, keep=("n",)), 3) == carried
+
+
 def test_whole_numbers_of_one_file_meet_fractions_of_another(tmp_path: Path) -> None:
     write_json(tmp_path / "a.jsonl", [{"text": "x", "n": 1}])
     write_json(tmp_path / "b.jsonl", [{"text": "x", "n": 1.5}])

@@ -4,6 +4,7 @@ import errno
 import os
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn
 
@@ -126,8 +127,63 @@ def test_links_are_followed_but_not_into_a_circle(tmp_path: Path) -> None:
     (tmp_path / "in" / "link.txt").symlink_to("a.txt")
     assert [entry.name for entry in find(str(tmp_path / "in"))] == ["a.txt", "link.txt"]
     (tmp_path / "in" / "own.txt").symlink_to("own.txt")
-    with pytest.raises(WhitenError, match="in: cannot be read .Too many levels of symbolic links"):
+    with pytest.raises(WhitenError, match=r"own\.txt: cannot be read .Too many levels of symbolic links"):
         find(str(tmp_path / "in"))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "README", "folder"])
+@pytest.mark.parametrize("given", ["in", "in/{}", "in/*", "in/../in", "*/*"])
+def test_a_broken_link_is_named(tmp_path: Path, name: str, given: str) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "b.txt").write_text("one")
+    (tmp_path / "in" / name).symlink_to("nowhere")
+    with pytest.raises(UsageError, match=f"in/{name}' is a link to what does not exist; mend or remove it"):
+        find(str(tmp_path / given.format(name)))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+@pytest.mark.parametrize("given", ["in", "in/a.txt", "in/link.txt", "in/*.txt"])
+def test_pipes_are_refused_and_not_waited_for(tmp_path: Path, given: str) -> None:
+    (tmp_path / "in").mkdir()
+    os.mkfifo(tmp_path / "in" / "pipe")
+    (tmp_path / "in" / "b.txt").write_text("one")
+    assert [entry.name for entry in find(str(tmp_path / "in"))] == ["b.txt", "pipe"]
+    os.mkfifo(tmp_path / "in" / "a.txt")
+    (tmp_path / "in" / "link.txt").symlink_to("pipe")
+    with pytest.raises(UsageError, match=r"in/(a|link)\.txt' is a pipe, socket or device"):
+        find(str(tmp_path / given))
+
+
+STAMPS = [
+    *("ETag", "etag", "md5Hash", "blob_id", "sha", "Content-MD5", "Digest"),
+    *("mtime", "LastModified", "Last-Modified", "last_modified", "modified", "modify", "modificationTime", "created"),
+]
+"""What file systems call it: s3fs, adlfs, gcsfs, Hugging Face, GitHub, HTTP; sftp, HTTP, adlfs, WebDAV, FTP, HDFS."""
+
+
+@pytest.mark.parametrize("name", STAMPS)
+def test_the_time_or_hash_of_every_file_system_is_seen(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    out = Folder("memory://stamps")
+    for value in ("one", "two"):
+        info = {"name": "/stamps/a.txt", "size": 1, "type": "file", name: value}
+        monkeypatch.setattr(type(out._system), "info", lambda self, path, info=info: info)
+        assert places.look_up(out.place("a.txt")).stamp == value
+
+
+def test_a_file_that_is_created_is_that_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = [bytes([65 + number]) * 100_000 for number in range(8)]
+    with ThreadPoolExecutor(8) as executor:
+        list(executor.map(lambda content: Folder(str(tmp_path / "out")).create("a", content), contents))
+    written = (tmp_path / "out" / "a").read_bytes()
+    assert written in contents
+    Folder(str(tmp_path / "out")).create("a", b"later")
+    assert (tmp_path / "out" / "a").read_bytes() == written
+    monkeypatch.setattr(os, "link", lambda *paths: Path("/nowhere/at/all").stat())  # a disk without hard links
+    for content in (b"first", b"second"):
+        Folder(str(tmp_path / "out")).create("b", content)
+        Folder(f"memory://{tmp_path.name}").create("b", content)
+    assert (tmp_path / "out" / "b").read_bytes() == Folder(f"memory://{tmp_path.name}").read("b") == b"first"
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a", "b"]
 
 
 def test_errors_of_reading_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from support.bundles import contents
+from support.bundles import contents, copy_bundle
 from support.cli import invoke, ok, refused
 from whiten import Encoder
 from whiten_runtime.commands.main import whiten
@@ -21,7 +21,8 @@ from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.files.vector_metadata import read_metadata
 from whiten_runtime.inference.embedder import Embedder
-from whiten_scale import commands, plan, shard, workers
+from whiten_scale import commands, places, plan, shard, workers
+from whiten_scale.places import Folder
 from whiten_whitening.codes.coder import Coder
 
 
@@ -198,6 +199,22 @@ def test_other_options_are_refused(tiny_bundle: Path, golden: Path, filled: Path
 
 
 @pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("option", ["prompt", "prompt-name"])
+@pytest.mark.parametrize("value", ["default", "None", "null", "False"])
+def test_no_prompt_is_none_of_any_text(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, option: str, value: str
+) -> None:
+    bundle = copy_bundle(tiny_bundle, tmp_path / "bundle", prompts={value: "query: "})
+    again = ("embed-many", bundle, "--input", filled / "d.parquet", "--out")
+    without, within = ("--plan-only",), ("--plan-only", f"--{option}", value)
+    for first, second in ((without, within), (within, without)):
+        out = tmp_path / str(len(first))
+        ok(*again, out, *first)
+        assert f"is of another job ({option.replace('-', '_')}: " in refused(*again, out, *second)
+        ok(*again, out, *first)
+
+
+@pytest.mark.usefixtures("in_process")
 def test_files_of_others_are_refused_by_name(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
     arguments = ("embed-many", tiny_bundle, "--input", filled, "--out")
     for name in ("part-000002.parquet", "part-000010.parquet", "mine.parquet"):
@@ -250,6 +267,67 @@ def test_the_second_of_two_jobs_that_start_at_once_is_refused(
         "embed-many", tiny_bundle, "--input", filled, "--out", out
     )
     assert [path.name for path in out.iterdir()] == ["_plan.json"]
+
+
+def test_a_plan_that_another_job_writes_just_before_is_the_others(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have found no plan, and have made one; the other writes its own first."""
+    out, create = tmp_path / "out", Folder.create
+
+    def after_another(folder: Folder, name: str, content: bytes) -> None:
+        monkeypatch.setattr(Folder, "create", create)
+        ok("embed-many", tiny_bundle, "--input", filled, "--out", out, "--normalize", "--plan-only")
+        folder.create(name, content)
+
+    monkeypatch.setattr(Folder, "create", after_another)
+    again = ("embed-many", tiny_bundle, "--input", filled, "--out", out)
+    assert "is of another job (normalize: True -> False)" in refused(*again)
+    assert [path.name for path in out.iterdir()] == ["_plan.json"]
+    ok(*again, "--normalize", "--plan-only")
+
+
+@pytest.mark.parametrize("stamped", [True, False])
+def test_a_change_is_seen_without_etag_and_without_any_time(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stamped: bool
+) -> None:
+    if not stamped:
+        monkeypatch.setattr(places, "_STAMPS", ())
+    source = Folder(f"memory://{tmp_path.name}")
+    again = ("embed-many", tiny_bundle, "--plan-only", "--input", source.url, "--out", tmp_path / "out")
+    source.write("a.txt", b"one\ntwo\n")
+    ok(*again)
+    ok(*again)
+    source.write("a.txt", b"one\nten\n")
+    assert "is of another job (a.txt: " in refused(*again)
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(
+    ("source", "out"),
+    [
+        ("link/**/*.parquet", "link/v"),
+        ("link/**/*.parquet", "real/v"),
+        ("real/**/*.parquet", "link/v"),
+        ("real/*.parquet", "away"),
+        ("real", "away"),
+        ("real/**/*.parquet", "real/deep"),
+    ],
+)
+def test_an_output_is_known_through_links(
+    tiny_bundle: Path, filled: Path, tmp_path: Path, source: str, out: str
+) -> None:
+    (tmp_path / "real").mkdir()
+    shutil.copy(filled / "d.parquet", tmp_path / "real" / "d.parquet")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "away").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "real" / "deep").symlink_to("../other")
+    first = embed(tiny_bundle, tmp_path / source, tmp_path / out)
+    (tmp_path / "real" / "above").symlink_to("../away")
+    (tmp_path / "real" / "part.parquet").symlink_to(tmp_path / out / "part-000000.parquet")
+    again = embed(tiny_bundle, tmp_path / source, tmp_path / out)
+    assert (again["resumed"], again["key"]) == (first["planned"], first["key"])
 
 
 @pytest.fixture
