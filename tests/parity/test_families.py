@@ -48,7 +48,10 @@ from whiten_runtime.reporter import Reporter
 from whiten_whitening.estimator import Whitening
 from whiten_whitening.statistics import embed_float64
 
+TRANSFORMERS_4 = transformers.__version__.startswith("4.")
 TEXTS = ["", "a", *sentences(40), "word " * 100, *NASTY]
+if TRANSFORMERS_4:  # its XLMTokenizer takes <S> for <s>
+    TEXTS = [text for text in TEXTS if "<S>" not in text]
 CORPUS = sentences(800)
 TRACED = (0, 1, LAYERS)
 UNTRIED = ("deberta-v2",)  # exported all the same, with a warning
@@ -120,6 +123,8 @@ class Exported:
 def exported(
     request: pytest.FixtureRequest, checkpoint: Callable[[str, int], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Exported:
+    if TRANSFORMERS_4 and request.param == "deberta":
+        pytest.skip("transformers 4 computes DeBERTa in a way that cannot be traced; an export refuses it")
     directory, folder = checkpoint(request.param, WIDENED), tmp_path_factory.mktemp("exported")
     corpus, bundle = folder / "corpus.txt", folder / "bundle"
     corpus.write_text("\n".join(CORPUS), "utf-8")
