@@ -77,7 +77,8 @@ def test_nobody_answers(message: Callable[..., str]) -> None:
     start = "the hub is out of reach: 127.0.0.1:9 does not answer ("
     line = message("http://127.0.0.1:9")
     assert line.startswith(start)
-    assert line.endswith("Connection refused): check the network and HF_ENDPOINT")
+    assert "Connection refused" in line
+    assert line.endswith("): check the network and HF_ENDPOINT")
 
 
 def test_a_hub_that_is_too_slow(message: Callable[..., str], serve: Answering) -> None:
@@ -115,7 +116,7 @@ def test_a_certificate_that_is_not_trusted(message: Callable[..., str], serve: A
     host = serve(b"", context)
     line = message(f"https://{host}")
     assert line.startswith(f"the hub is out of reach: the certificate of {host} is not trusted (")
-    assert line.endswith("set SSL_CERT_FILE to a file with the certificates of your network")
+    assert re.search("set (SSL_CERT_FILE|REQUESTS_CA_BUNDLE) to a file with the certificates of your network$", line)
 
 
 @pytest.mark.parametrize(
