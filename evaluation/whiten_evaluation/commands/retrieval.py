@@ -71,18 +71,18 @@ def retrieval(
         for warning in collection.warnings:
             reporter.warn(warning)
     located = [(name, path, storages(path, types, sizes)) for name, path in locate_bundles(bundles)]
-    rows_of: dict[str, list[Row]] = {collection.name: [] for collection in collections}
+    rows_of: list[list[Row]] = [[] for _ in collections]
     for name, path, ways in located:
         with open_embedder(path) as embed:
-            for collection in collections:
+            for collection, own_rows in zip(collections, rows_of, strict=True):
                 count = len(collection.documents) + len(collection.queries)
                 reporter.stage(f"{name}: {collection.name}, {len(collection.documents):,} documents")
                 with reporter.bar("texts", count) as advance:
-                    rows_of[collection.name] += search(name, path, collection, embed, ways, advance)
-    scores = {collection.name: score_rows(collection, rows_of[collection.name]) for collection in collections}
-    rows = [_cells(score) for of_collection in scores.values() for score in of_collection]
+                    own_rows += search(name, path, collection, embed, ways, advance)
+    scores = [score_rows(collection, own_rows) for collection, own_rows in zip(collections, rows_of, strict=True)]
+    rows = [_cells(score) for of_collection in scores for score in of_collection]
     if len(collections) > 1:
-        for own in zip(*scores.values(), strict=True):
+        for own in zip(*scores, strict=True):
             means: list[Cell] = [fmean(score.measures[measure] for score in own) for measure in MEASURES]
             first, label = own[0], f"average of {len(own)}"
             none = difference_cells(None)
@@ -95,9 +95,9 @@ def retrieval(
                 "queries": len(collection.queries),
                 "unjudged_queries": collection.unjudged,
                 "empty_documents": collection.empty,
-                "scores": scores[collection.name],
+                "scores": of_collection,
             }
-            for collection in collections
+            for collection, of_collection in zip(collections, scores, strict=True)
         ],
         "warnings": reporter.warnings,
     }

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -34,7 +34,7 @@ class Collection:
     """Documents and the queries that are asked of them.
 
     Attributes:
-        name: name of the folder.
+        name: name of the folder; its path below the data where two have the same name.
         documents: texts by id, each with its title before it.
         queries: texts by id, of the queries that have a relevant document.
         relevant: grades of relevant documents, 1 or higher, by query and document. A document that the collection does
@@ -132,7 +132,11 @@ def read_collections(folder: Path, split: str | None) -> list[Collection]:
         raise UsageError(f"'{folder}' cannot be read ({error.strerror}); wanted a folder of collections") from None
     if not corpora:
         raise UsageError(f"'{folder}' has no {_CORPUS}, but {', '.join(others)[:80] or 'nothing'}; wanted {LAYOUT}")
-    return [_read_collection(corpus.parent, split) for corpus in corpora]
+    collections = [_read_collection(corpus.parent, split) for corpus in corpora]
+    if len({collection.name for collection in collections}) == len(collections):
+        return collections
+    paths = [corpus.parent.relative_to(folder).as_posix() for corpus in corpora]
+    return [replace(collection, name=path) for collection, path in zip(collections, paths, strict=True)]
 
 
 def _read_collection(folder: Path, split: str | None) -> Collection:

@@ -270,6 +270,21 @@ def test_the_command_finds_what_is_there(tiny_bundle: Path, folder: Callable[...
     assert document["collections"][0]["scores"][0]["measures"]["nDCG@10"] == pytest.approx(100)
 
 
+def test_two_collections_of_one_name_are_scored_apart(tiny_bundle: Path, folder: Callable[..., Path]) -> None:
+    pytest.importorskip("pytrec_eval")
+    data = folder("en/one", "fr/one")
+    judgements = data / "fr" / "one" / "qrels" / "test.tsv"
+    judgements.write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td3\t1\nq3\td3\t1\n")  # three of eight
+    document = json.loads(ok("eval", "retrieval", tiny_bundle, "--data", data, "--json").stdout)
+    assert [(own["name"], own["queries"]) for own in document["collections"]] == [("en/one", 8), ("fr/one", 3)]
+    assert [[score["difference"] for score in own["scores"]] for own in document["collections"]] == [[None], [None]]
+    means = [own["scores"][0]["measures"]["nDCG@10"] for own in document["collections"]]
+    assert means[0] == pytest.approx(100)
+    assert means[1] < 99
+    rows = [re.split(r"  +", line) for line in ok("eval", "retrieval", tiny_bundle, "--data", data).stdout.splitlines()]
+    assert [row[1] for row in rows[1:]] == ["en/one", "fr/one", "average of 2"]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -52,6 +52,31 @@ def test_folders_in_a_folder_are_collections_each(tmp_path: Path) -> None:
     assert [collection.name for collection in read_collections(tmp_path / "a", None)] == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (("en/scifact", "fr/scifact"), ["en/scifact", "fr/scifact"]),
+        (("en/nf", "en/scifact", "fr/scifact"), ["en/nf", "en/scifact", "fr/scifact"]),
+        (("one/scifact", "scifact"), ["one/scifact", "scifact"]),
+        ((".", "data"), [".", "data"]),
+        (("en/a", "fr/b"), ["a", "b"]),
+    ],
+)
+def test_collections_of_the_same_name_are_named_by_their_paths(
+    tmp_path: Path, folders: tuple[str, ...], names: list[str]
+) -> None:
+    for folder in folders:
+        write(tmp_path / "data" / folder)
+    assert [collection.name for collection in read_collections(tmp_path / "data", "test")] == names
+
+
+def test_links_to_one_collection_are_collections_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "data" / name).symlink_to(write(tmp_path / name / "real"))
+    assert [collection.name for collection in read_collections(tmp_path / "data", "test")] == ["a", "b"]
+
+
 def test_a_query_that_is_a_document_is_known_by_id_and_text(folder: Path) -> None:
     def append(name: str, *rows: dict[str, str]) -> None:
         with (folder / name).open("a", encoding="utf-8") as stream:
