@@ -2,7 +2,8 @@
 
 import copy
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from threading import Condition, RLock
 from typing import Any
 
@@ -13,7 +14,15 @@ from whiten_runtime.errors import NOT_FINITE, NoVectorError, RunError, one_line
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.vectors import rows_not_finite
 from whiten_serving.queue import Queue
-from whiten_serving.requests import Batch, BatcherCounters, Request, count
+from whiten_serving.requests import (
+    Batch,
+    BatcherCounters,
+    DeadlineExceededError,
+    OverloadedError,
+    Request,
+    TooManyTokensError,
+    count,
+)
 
 _log = logging.getLogger("whiten.serving")
 
@@ -88,6 +97,21 @@ class Outcomes:
             error = error.placed(request.places)
         request.finished, request.error = True, error
         self._queue.drop(request)
+
+    def expire(self, request: Request) -> None:
+        """Note that a request was not computed by its deadline; callers hold the lock."""
+        self.counters.expired += 1
+        seconds = request.deadline - request.submitted
+        self.set(request, DeadlineExceededError(f"not computed within {seconds:.1f} s"))
+
+    @contextmanager
+    def counting_refusals(self) -> Iterator[None]:
+        """Count a request that is refused meanwhile; callers hold the lock."""
+        try:
+            yield
+        except (OverloadedError, TooManyTokensError):
+            self.counters.rejected += 1
+            raise
 
     def tell(self, requests: list[Request]) -> None:
         """Tell callers that their requests have outcomes."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from whiten_runtime.inference.batching import Schedule, token_budget, workers_for
 from whiten_runtime.inference.engine import Engine
-from whiten_serving.requests import RUN_SHARE, Batch, Item, Rate, Request
+from whiten_serving.requests import RUN_SHARE, Batch, Item, ModelStats, Rate, Request
 
 WINDOW = 256
 """Number of texts, those whose turns come next, from which a batch is formed: about ten batches of short texts."""
@@ -39,6 +39,12 @@ class Line:
     def seconds_for(self, tokens: int) -> float:
         """Return the time of one lane for tokens in full batches; 0 before the first batch."""
         return self.rate.seconds_for(tokens * (1 + RUN_SHARE))
+
+    def stats(self, lanes: int) -> ModelStats:
+        """Return what waits, and at which rate so many lanes compute it."""
+        requests, second = sum(map(len, self.clients.values())), self.seconds_for(1)
+        seconds = self.seconds_for(self.tokens) / lanes
+        return ModelStats(requests, self.tokens, seconds, lanes / second if second else 0.0)
 
     def remove(self, request: Request) -> None:
         """Forget a request of which no text waits any more."""

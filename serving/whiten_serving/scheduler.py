@@ -9,7 +9,7 @@ from dataclasses import replace
 from threading import Condition, RLock, Thread, current_thread
 from weakref import WeakSet
 
-from whiten_runtime.errors import ClosedError
+from whiten_runtime.errors import ClosedError, RunError
 from whiten_runtime.inference.engine import Engine
 from whiten_serving.admission import Limits
 from whiten_serving.outcomes import Outcomes
@@ -17,11 +17,9 @@ from whiten_serving.queue import Queue
 from whiten_serving.requests import (
     Batch,
     BatcherStats,
-    DeadlineExceededError,
     ModelStats,
     OverloadedError,
     Request,
-    TooManyTokensError,
 )
 
 _log = logging.getLogger("whiten.serving")
@@ -53,6 +51,7 @@ class Scheduler:
         self._outcomes = Outcomes(lock, self._queue)
         self._ended: WeakSet[Engine] = WeakSet()
         self._busy = self._asleep = 0  # lanes that compute; lanes that sleep and that nobody has woken
+        self._inline: set[Thread] = set()  # threads of callers that compute a batch
         self._began: dict[int, float] = {}  # when each batch began that runs, by its id
         self._closed = False
         _live.add(self)
@@ -60,9 +59,6 @@ class Scheduler:
     def check_open(self, runner: Engine) -> None:
         """Raise ClosedError if requests of a runner are not taken."""
         self._check_process()
-        self._check_taken(runner)
-
-    def _check_taken(self, runner: Engine) -> None:
         if self._closed or runner in self._ended:
             raise ClosedError("the batcher is closed; create a new one")
 
@@ -75,24 +71,17 @@ class Scheduler:
         """Raise OverloadedError if even a short request of a client would be refused now."""
         self._check_process()
         if self.limits.may_refuse(self._queue):  # without the lock, which a plan may hold for milliseconds
-            with self._changed:
-                try:
-                    self.limits.check_wait(self._queue, client)
-                except OverloadedError:
-                    self._outcomes.counters.rejected += 1
-                    raise
+            with self._changed, self._outcomes.counting_refusals():
+                self.limits.check_wait(self._queue, client)
 
     def submit(self, request: Request, wake: bool = True) -> None:
         """Queue a request of at least one text. Without `wake`, an idle lane takes it after a call of `wake`."""
         self._check_process()
         with self._changed:
-            self._check_taken(request.runner)
+            self.check_open(request.runner)
             now = time.monotonic()
-            try:
+            with self._outcomes.counting_refusals():
                 self.limits.check(self._queue, request, now)
-            except (OverloadedError, TooManyTokensError):
-                self._outcomes.counters.rejected += 1
-                raise
             if len(self._threads) < self.lanes:
                 self._start_lanes()
             request.submitted = now
@@ -119,19 +108,29 @@ class Scheduler:
                 self._wake()
 
     def compute_or_wake(self) -> None:
-        """Compute in the caller's thread what waits, if it takes a moment and nothing else runs; else wake a lane."""
+        """Compute in the caller's thread a batch, if what waits takes a moment and nothing else runs; else wake a lane.
+
+        Unlike a lane, this does not look for more afterwards: a lane goes on with what waits then.
+        """
         if self._busy or self._queue.requests > 1:
             self.wake()
             return
         ended, taken = list[Request](), None
         with self._changed:
-            if self._queue.seconds_of_text() <= _INLINE_SECONDS:
+            if not self._closed and self._queue.seconds_of_text() <= _INLINE_SECONDS:
                 taken = self._start(ended)
             else:
                 self._wake()
+            if taken is not None:
+                self._inline.add(current_thread())
         self._outcomes.tell(ended)
         if taken is not None:
-            self._run(*taken)
+            try:
+                self._run(*taken)
+            finally:
+                with self._changed:
+                    self._inline.remove(current_thread())
+                    self._changed.notify_all() if self._closed else self._wake()
 
     def _wake(self) -> None:
         """Wake a lane that sleeps, if there is one and something for it; callers hold the lock."""
@@ -161,11 +160,7 @@ class Scheduler:
         """Return what waits of one model now, and at which rate its batches are computed."""
         self._check_process()
         with self._changed:
-            line = self._queue.line(runner)
-            requests = sum(map(len, line.clients.values()))
-            second = line.seconds_for(1)
-            rate = self.lanes / second if second else 0.0
-            return ModelStats(requests, line.tokens, line.seconds_for(line.tokens) / self.lanes, rate)
+            return self._queue.line(runner).stats(self.lanes)
 
     def abandon(self) -> None:
         """Take no more requests, and let the threads end without waiting for them: nobody holds the batcher."""
@@ -175,7 +170,7 @@ class Scheduler:
                 self._changed.notify_all()
 
     def close(self, wait: bool = True) -> None:
-        """Take no more requests, compute what waits, and end the threads. A lane that calls this does not wait."""
+        """Take no more requests, compute what waits, and end the threads; in a lane, without waiting for that."""
         if self._process != os.getpid():
             return
         with self._changed:
@@ -184,8 +179,9 @@ class Scheduler:
             self._changed.notify_all()
         if not wait:
             self._outcomes.fail([request for request in left if request.queued_tokens], ClosedError(_CLOSED))
-        for lane in {*self._threads} - {current_thread()}:
-            lane.join()
+        if not self._computes_here():
+            for lane in self._threads:
+                lane.join()
 
     def begin(self, runner: Engine) -> None:
         """Take requests of a runner, which an earlier batcher may have ended."""
@@ -202,8 +198,12 @@ class Scheduler:
             left = self._outcomes.of(runner)
         if not wait:
             self._outcomes.fail([request for request in left if request.queued_tokens], ClosedError(_CLOSED))
-        if current_thread() not in self._threads:
+        if not self._computes_here():
             self._outcomes.wait_for(left)
+
+    def _computes_here(self) -> bool:
+        """Return whether the caller is called with what its thread computed, so that it must not wait for more."""
+        return current_thread() in {*self._threads, *self._inline}
 
     def _work(self) -> None:
         """Compute batches until the scheduler is closed."""
@@ -229,12 +229,16 @@ class Scheduler:
         except Exception as error:  # nobody may wait for ever, whatever went wrong
             _log.exception("a batch failed")
             self._outcomes.fail(batch.parts, error)
-        seconds = time.perf_counter() - start
-        share = max(1, self.lanes / batch.runner.schedule.workers)  # of all lanes, where this model can use fewer
-        with self._changed:
-            self._busy -= 1
-            del self._began[id(batch)]
-            self._queue.end(batch, seconds if computed else None, share)
+        except BaseException as error:  # such as Ctrl-C in a caller's thread
+            self._outcomes.fail(batch.parts, RunError(f"interrupted by {type(error).__name__}"))
+            raise
+        finally:
+            seconds = time.perf_counter() - start if computed else None
+            share = max(1, self.lanes / batch.runner.schedule.workers)  # of all lanes, where this model can use fewer
+            with self._changed:
+                self._busy -= 1
+                del self._began[id(batch)]
+                self._queue.end(batch, seconds, share)
 
     def _next(self) -> tuple[Batch, bool] | None:
         """Wait for a batch; return it, and whether it has all threads. Returns None if the scheduler is closed."""
@@ -243,7 +247,7 @@ class Scheduler:
             with self._changed:
                 taken = self._start(ended)
                 if taken is None and not ended:
-                    if self._closed:
+                    if self._closed and not self._inline:
                         return None
                     self._asleep += 1
                     self._changed.wait()
@@ -280,9 +284,7 @@ class Scheduler:
         finally:
             for request in late:
                 ended.append(request)
-                self._outcomes.counters.expired += 1
-                seconds = request.deadline - request.submitted
-                self._outcomes.set(request, DeadlineExceededError(f"not computed within {seconds:.1f} s"))
+                self._outcomes.expire(request)
 
 
 _live: WeakSet[Scheduler] = WeakSet()

@@ -125,13 +125,21 @@ def measured(collection: Collection, ranking: Nearest) -> dict[str, Float64Array
     """
     import pytrec_eval
 
-    asked, ids = list(collection.queries), collection.ids
+    # Numbers stand for ids, which end at a zero byte in the code of C, and crash it with half a surrogate pair.
+    asked = [str(place) for place in range(len(collection.queries))]
+    numbers = {document: str(row) for row, document in enumerate(collection.ids)}
     runs = {
-        query: {ids[row]: float(TOP - place) for place, row in enumerate(rows)}  # this order, whatever ties say
+        query: {str(row): float(TOP - place) for place, row in enumerate(rows)}  # this order, whatever ties say
         for query, rows in zip(asked, without_own(ranking.rows, collection.own_rows, TOP), strict=True)
     }
     first = {query: dict(list(run.items())[:10]) for query, run in runs.items()}
-    relevant = {query: dict(collection.relevant[query]) for query in asked}
+    relevant = {
+        query: {
+            numbers.get(document, f"unknown {place}"): grade
+            for place, (document, grade) in enumerate(collection.relevant[name].items())
+        }
+        for query, name in zip(asked, collection.queries, strict=True)
+    }
     whole = pytrec_eval.RelevanceEvaluator(relevant, {"ndcg_cut.10", "recall.10,100", "map_cut.100"}).evaluate(runs)
     top = pytrec_eval.RelevanceEvaluator(relevant, {"recip_rank"}).evaluate(first)
     keys = ("ndcg_cut_10", "recip_rank", "recall_10", "recall_100", "map_cut_100")

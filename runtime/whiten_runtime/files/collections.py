@@ -235,6 +235,7 @@ def _judgement_reader(path: Path) -> Callable[[int, list[bytes]], tuple[str, str
         values = fields_of(lines, row, "tsv")
         if values and not header:
             header.extend(values)
+            check_names(values)
             if not set(_JUDGEMENT) <= set(values):
                 raise UsageError(f"'{path}' has the columns {', '.join(values)[:80]}; wanted {', '.join(_JUDGEMENT)}")
             return None
@@ -242,9 +243,8 @@ def _judgement_reader(path: Path) -> Callable[[int, list[bytes]], tuple[str, str
             return None
         check_width(values, len(header))
         query, document, grade = (values[header.index(name)] for name in _JUDGEMENT)
-        try:
-            return query, document, int(grade)
-        except ValueError:
-            raise WrongRowError(f"has the grade '{grade}'; wanted a whole number") from None
+        if not _GRADE.fullmatch(grade.strip()):
+            raise WrongRowError(f"has the grade '{grade[:80]}'; wanted a whole number of up to nine digits")
+        return query, document, int(grade)
 
     return read

@@ -56,16 +56,19 @@ def _rows(stream: BinaryIO, path: Path) -> Iterator[tuple[str, str, float]]:
         return
     kind: Kind = "tsv" if headless or path.suffix == ".tsv" else "csv"
     records, columns = records_of(stream, str(path), kind), list(_STS_COLUMNS)
+    width: int | None = None  # free without a header
     if not headless:
         _, header = next(
             parse_records(records, str(path), lambda row, lines: fields_of(lines, row, kind) or None), (0, [])
         )
         if not set(COLUMNS) <= set(header):
             raise UsageError(f"'{path}' is no file of pairs; {_WANTED}")
-        columns = [header.index(name) for name in COLUMNS]
+        columns, width = [header.index(name) for name in COLUMNS], len(header)
 
     def read(row: int, lines: list[bytes]) -> tuple[str, str, float] | None:
         fields = fields_of(lines, row, kind)
+        if fields and width is not None:
+            check_width(fields, width)
         return _pair([fields[column] if column < len(fields) else None for column in columns]) if fields else None
 
     yield from (pair for _, pair in parse_records(records, str(path), read))
@@ -87,8 +90,11 @@ def _pair(fields: Sequence[object]) -> tuple[str, str, float]:
 
 
 def _number(text: object) -> float | None:
+    """Return a number, or one in digits; None for anything else, such as True and 1_0, which `float` takes."""
+    if isinstance(text, bool) or (isinstance(text, str) and "_" in text):
+        return None
     try:
         value = float(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return value if np.isfinite(value) else None

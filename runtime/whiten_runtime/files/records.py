@@ -205,7 +205,7 @@ def value_of(line: bytes, row: int) -> str | dict[str, Any] | None:
         return None
     try:
         value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
         raise WrongRowError(f"is not JSON ({error})") from None
     if not isinstance(value, str | dict):
         raise WrongRowError(f"holds {type_of(value)}; wanted a string or an object")
