@@ -127,7 +127,8 @@ def measured(collection: Collection, ranking: Nearest) -> dict[str, Float64Array
 
     # Numbers stand for ids, which end at a zero byte in the code of C, and crash it with half a surrogate pair.
     asked = [str(place) for place in range(len(collection.queries))]
-    numbers = {document: str(row) for row, document in enumerate(collection.ids)}
+    judged = {document for query in collection.queries for document in collection.relevant[query]}
+    numbers = {document: str(row) for row, document in enumerate(collection.ids) if document in judged}
     runs = {
         query: {str(row): float(TOP - place) for place, row in enumerate(rows)}  # this order, whatever ties say
         for query, rows in zip(asked, without_own(ranking.rows, collection.own_rows, TOP), strict=True)

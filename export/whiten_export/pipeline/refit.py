@@ -91,11 +91,15 @@ def draft_refit(
 
 def load_fitting(paths: Sequence[Path], manifest: Manifest, reporter: Reporter) -> Statistics:
     """Read finished statistics of the same model as a bundle's, of any precision, and merge them in order."""
-    every, precisions = list[Statistics](), set[str]()
+    every, precisions, sources = list[Statistics](), set[str](), set[str]()
     for path in paths:
         statistics, origin = load_statistics(path)
         if difference := origin.difference(Origin.of(manifest)):
             raise UsageError(f"{path}: is not of this bundle's model ({difference}); fit it with whiten fit")
+        hashes = {corpus.sha256 for corpus in statistics.corpus}
+        if hashes & sources:
+            raise UsageError(f"{path}: has sentences of which other --stats are too; name each file of a corpus once")
+        sources |= hashes
         every.append(statistics)
         precisions.add(origin.precision)
     if others := sorted(precisions - {manifest.precision}):

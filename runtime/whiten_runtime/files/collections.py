@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +15,7 @@ from whiten_runtime.files.folders import files_below
 from whiten_runtime.files.records import (
     WrongRowError,
     check_width,
+    choose_column,
     fields_of,
     parse_records,
     records_of,
@@ -25,6 +27,8 @@ LAYOUT = "BEIR's layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv"
 
 _CORPUS, _QUERIES = "corpus.jsonl", "queries.jsonl"
 _JUDGEMENT = ("query-id", "corpus-id", "score")
+_GRADE = re.compile(r"\s*[+-]?[0-9]{1,9}\s*")
+"""A grade that fits into 32 bits, as programs that measure rankings hold them."""
 
 T = TypeVar("T")
 
@@ -235,15 +239,16 @@ def _judgement_reader(path: Path) -> Callable[[int, list[bytes]], tuple[str, str
         values = fields_of(lines, row, "tsv")
         if values and not header:
             header.extend(values)
-            check_names(values)
             if not set(_JUDGEMENT) <= set(values):
                 raise UsageError(f"'{path}' has the columns {', '.join(values)[:80]}; wanted {', '.join(_JUDGEMENT)}")
+            for name in _JUDGEMENT:
+                choose_column(name, values, str(path))
             return None
         if not values:
             return None
         check_width(values, len(header))
         query, document, grade = (values[header.index(name)] for name in _JUDGEMENT)
-        if not _GRADE.fullmatch(grade.strip()):
+        if not _GRADE.fullmatch(grade):
             raise WrongRowError(f"has the grade '{grade[:80]}'; wanted a whole number of up to nine digits")
         return query, document, int(grade)
 

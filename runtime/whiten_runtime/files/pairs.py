@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.files.records import Kind, WrongRowError, fields_of, parse_records, records_of, value_of
+from whiten_runtime.files.records import (
+    Kind,
+    WrongRowError,
+    check_width,
+    choose_column,
+    fields_of,
+    parse_records,
+    records_of,
+    value_of,
+)
 
 COLUMNS = ("sentence1", "sentence2", "score")
 _STS_COLUMNS = (5, 6, 4)
@@ -63,7 +72,7 @@ def _rows(stream: BinaryIO, path: Path) -> Iterator[tuple[str, str, float]]:
         )
         if not set(COLUMNS) <= set(header):
             raise UsageError(f"'{path}' is no file of pairs; {_WANTED}")
-        columns, width = [header.index(name) for name in COLUMNS], len(header)
+        columns, width = [header.index(choose_column(name, header, str(path))) for name in COLUMNS], len(header)
 
     def read(row: int, lines: list[bytes]) -> tuple[str, str, float] | None:
         fields = fields_of(lines, row, kind)

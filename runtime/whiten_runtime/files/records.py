@@ -68,6 +68,10 @@ def content_of(raw: BinaryIO, name: str, compression: Compression | None) -> Ite
     if compression is None:
         yield raw
         return
+    if raw.seekable():  # gzip and zstd read an empty file as one without lines
+        if not raw.read(1):
+            raise _not_whole(name, compression, EOFError("it is empty"))
+        raw.seek(0)
     try:
         with _decompressed(raw, compression) as stream:
             yield stream

@@ -285,6 +285,18 @@ def test_two_collections_of_one_name_are_scored_apart(tiny_bundle: Path, folder:
     assert [row[1] for row in rows[1:]] == ["en/one", "fr/one", "average of 2"]
 
 
+@pytest.mark.parametrize("other", ["d0\0b", "\ud800", "d0 ", "0", "unknown 0"])
+def test_measures_do_not_depend_on_what_ids_are(other: str) -> None:
+    pytest.importorskip("pytrec_eval")
+    documents = {"d0": "one", other: "two", "d2": "three"}
+    collection = Collection("ids", documents, {"q\0": "a", "q\0b": "b"}, {"q\0": {"d0": 1}, "q\0b": {other: 1}}, 0)
+    order = np.array([[collection.ids.index(name) for name in names] for names in (["d0", other], [other, "d2"])])
+    ranking = Nearest(order, np.array([[1.0, 0.5]] * 2, np.float32))
+    assert {name: own.tolist() for name, own in measured(collection, ranking).items()} == {
+        name: [100.0, 100.0] for name in MEASURES
+    }
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

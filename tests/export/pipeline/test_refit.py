@@ -186,6 +186,20 @@ def test_statistics_of_the_float32_bundle_whiten_the_int8_bundle(
         assert (both[0] * both[1]).sum(axis=1).mean() > 0.99
 
 
+def test_statistics_of_the_same_sentences_are_refused(
+    tiny_bundle: Path, corpus_file: Path, other_file: Path, tmp_path: Path
+) -> None:
+    """Also where one of them has other sentences too; else a small corpus would pass for one of twice its size."""
+    for name, files in {"s": [other_file], "t": [corpus_file], "u": [corpus_file, other_file]}.items():
+        corpora = [word for file in files for word in ("--corpus", file)]
+        ok("fit", tiny_bundle, *corpora, "-o", tmp_path / name)
+    for first, second in ("ss", "su", "ut"):
+        stats = ("--stats", tmp_path / first, "--stats", tmp_path / second)
+        message = refused("refit", tiny_bundle, *stats, "--dim", 8, "--out", tmp_path / "b", code=2)
+        assert f"{tmp_path / second}: has sentences of which other --stats are too" in message
+    ok("refit", tiny_bundle, "--stats", tmp_path / "s", "--stats", tmp_path / "t", "--dim", 8, "--out", tmp_path / "b")
+
+
 _WITHOUT_TORCH = """
 import sys
 for name in ('torch', 'transformers', 'onnxscript'): sys.modules[name] = None
@@ -195,10 +209,13 @@ main()
 
 
 @pytest.mark.slow
-def test_fit_refit_and_drift_run_without_torch(tiny_bundle: Path, other_file: Path, tmp_path: Path) -> None:
+def test_fit_refit_and_drift_run_without_torch(
+    tiny_bundle: Path, corpus_file: Path, other_file: Path, tmp_path: Path
+) -> None:
     for arguments in (
         ("fit", tiny_bundle, "--corpus", other_file, "-o", "s.safetensors"),
-        ("refit", tiny_bundle, "--stats", "s.safetensors", "--stats", "s.safetensors", "--out", "b"),
+        ("fit", tiny_bundle, "--corpus", corpus_file, "-o", "t.safetensors"),
+        ("refit", tiny_bundle, "--stats", "s.safetensors", "--stats", "t.safetensors", "--out", "b"),
         ("refit", tiny_bundle, "--corpus", other_file, "--out", "c"),
         ("drift", "b", "--input", other_file),
     ):

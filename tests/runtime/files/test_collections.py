@@ -135,7 +135,10 @@ def test_no_known_query_with_a_relevant_document_is_refused(folder: Path) -> Non
     ("name", "line", "words"),
     [
         ("qrels/test.tsv", "q1\td1\t1", "once more"),
-        ("qrels/test.tsv", "q1\td1\t0.5", "line 6 has the grade '0.5'; wanted a whole number"),
+        *(
+            ("qrels/test.tsv", f"q1\td1\t{grade}", f"line 6 has the grade '{grade}'; wanted a whole number")
+            for grade in ("0.5", "1_0", "10000000000", "١")
+        ),
         ("qrels/test.tsv", "q1\td1", "has 2 columns"),
         ("queries.jsonl", '{"_id": "q1", "text": "again"}', "line 4 has the id 'q1'"),
         ("queries.jsonl", '{"_id": "q4", "text": " "}', "query 'q4' has no text"),
@@ -172,6 +175,10 @@ def moved(folder: Path) -> None:
     [
         (filled("corpus.jsonl", ""), "holds no text"),
         (filled("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t0\n"), "no document is relevant"),
+        (
+            filled("qrels/test.tsv", "query-id\tcorpus-id\tscore\tscore\nq1\td1\t1\t0\n"),
+            "has the column 'score' twice",
+        ),
         (filled("qrels/test.tsv", "q1\t0\td1\t1\n"), "the columns q1, 0, d1, 1; wanted query-id, corpus-id, score"),
         (without("queries.jsonl"), "queries.jsonl' cannot be read .*; wanted BEIR's layout"),
         (without("qrels/test.tsv"), "the splits that have judgements are: none"),

@@ -192,6 +192,8 @@ def _damaged_gzip() -> bytes:
         ("a.csv", b'text\n"never closed\nnext\n', DataError, "unexpected end of data"),
         ("a.jsonl", b'"a"\n' + b"[" * 100_000, DataError, "line 2 is not JSON"),
         ("a.txt.gz", _damaged_gzip(), DataError, "not a complete .gz file"),
+        *((f"a.{ending}", b"", DataError, "not a complete") for ending in ("txt.gz", "txt.zst", "jsonl.gz", "csv.zst")),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "b", "n": ' + b"1" * 5000 + b"}\n", DataError, "line 2 is not JSON"),
         ("a.parquet", b"nonsense", DataError, "not a parquet file"),
     ],
 )
