@@ -4,14 +4,17 @@ Nothing here imports torch before a fixture needs it: tests/runtime runs where t
 """
 
 import os
+import sys
 
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # else every process that tests start would compile all modules
+    sys.dont_write_bytecode = False
 if "PYTEST_XDIST_WORKER" in os.environ:  # several processes share the processors; numpy reads this when it is imported
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gc
+import re
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +33,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
 
 settings.register_profile("busy machines", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.load_profile("busy machines")
+
+
+_WHOLLY_SLOW = re.compile(r"^pytestmark = \[?pytest\.mark\.slow\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files without a test of the lane: to compile and import them takes every process a few seconds."""
+    lane = config.option.markexpr
+    if not collection_path.match("test_*.py") or lane not in ("slow", "not slow"):
+        return None
+    text = collection_path.read_text("utf-8")
+    others = "slow" not in text if lane == "slow" else _WHOLLY_SLOW.search(text)
+    return True if others else None
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
