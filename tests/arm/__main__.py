@@ -30,6 +30,8 @@ ROUNDING = 1e-5
 """Difference above which a rounding to int8 fell on the other side."""
 FLOAT32, INT8 = 1e-5, 2e-2
 """Largest differences of long texts from this machine, over the norm."""
+LENGTHS = (300, 3000)
+"""Numbers of tokens of long texts."""
 GUEST, LONG_TEXTS = (Path(__file__).with_name(name) for name in ("guest.py", "long.py"))
 
 
@@ -54,7 +56,7 @@ def main(folder: Path, python: str = "3.11", *processors: str) -> None:
     whole: dict[str, int | None] = dict.fromkeys(["fresh", *(path.name for path in GOLDEN)])
     counts = whole | dict.fromkeys(PRECISIONS, PROBES)
     here = {name: check(work / name, count) for name, count in counts.items()}
-    long_here = {name: long_vectors(work / name) for name in LONG}
+    long_here = {name: long_vectors(work / name, LENGTHS) for name in LONG}
     print("| processor | bundle | texts | from x86-64 | from the reference | cosine |\n|---|---|---|---|---|---|")
     sentences = {}
     for name in processors or PROCESSORS:
@@ -66,7 +68,8 @@ def main(folder: Path, python: str = "3.11", *processors: str) -> None:
         results = run(machine, PROCESSORS[name], GUEST, [f"/work/out-{name}", "/work/texts", *bundles], work)
         print("\n".join(_rows(name, results, here, out)), flush=True)
         sentences[name] = np.load(out / "sentences.npy")
-        run(machine, PROCESSORS[name], LONG_TEXTS, [f"/work/out-{name}", *(f"/work/{bundle}" for bundle in LONG)], work)
+        arguments = [f"/work/out-{name}", ",".join(map(str, LENGTHS)), *(f"/work/{bundle}" for bundle in LONG)]
+        run(machine, PROCESSORS[name], LONG_TEXTS, arguments, work)
         _tell_long(name, long_here, out)
     with Encoder(work / "minilm-int8", threads=1) as encoder:
         _tell_sentences(sentences, encoder.encode(texts))
