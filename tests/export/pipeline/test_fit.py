@@ -64,7 +64,10 @@ HEAD = "sentence1,sentence2,score\n"
     [
         ("a.csv", b"sentence1,score\nx,1\n", UsageError, "is no file of pairs; wanted .csv"),
         ("a.csv", b"", UsageError, "is no file of pairs"),
-        *(("a.csv", f"{HEAD}{row}\n".encode(), DataError, "line 2 holds") for row in ("x,y,high", "x,y,nan", "x,y,1_0")),
+        *(
+            ("a.csv", f"{HEAD}{row}\n".encode(), DataError, "line 2 holds")
+            for row in ("x,y,high", "x,y,nan", "x,y,1_0")
+        ),
         *(("a.csv", f"{HEAD}{row}\n".encode(), DataError, "columns; wanted 3") for row in ("x,y", "A man, a plan,y,3")),
         ("a.tsv", b"sentence1\tsentence2\tscore\nx\ty\tz\t1\n", DataError, "line 2 has 4 columns; wanted 3"),
         ("a.csv", b"sentence1,score,sentence2,sentence1\nx,1,y,z\n", UsageError, "has the column 'sentence1' twice"),

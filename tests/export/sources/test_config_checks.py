@@ -168,6 +168,9 @@ def test_own_code_whose_mask_is_not_taken_is_refused(
     (folder / "modeling_own.py").write_text(mended)
     if READS_IS_CAUSAL:
         assert both_directions(folder, trust=True)
+    beside = BIDIRECTIONAL.replace("for layer in self.layers:", "for layer in self.layers[:1]:")
+    (folder / "modeling_own.py").write_text(beside)  # as of images in a network that is causal
+    assert not both_directions(folder, trust=True)
 
 
 PROJECTING = """

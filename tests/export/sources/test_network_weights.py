@@ -78,8 +78,14 @@ def test_weights_that_transformers_does_not_take_are_refused(altered: Callable[.
 
 def test_weights_of_own_code_that_is_not_run_are_refused(altered: Callable[..., Path]) -> None:
     """As the projection of voyage-4-nano; without such code it is a head, which hidden states do not depend on."""
-    folder = altered(add=["linear.weight", "cls.predictions.bias"])
+    heads = ("cls.predictions.bias", "qa_outputs.weight", "vocab_projector.bias", "logit_scale", "sparse_linear.bias")
+    folder = altered(add=["linear.weight", *heads])
     assert load(folder)
+    for kind, own in (("tokenizer_config.json", "AutoTokenizer"), ("config.json", "AutoConfig")):  # not of the network
+        previous = (folder / kind).read_text("utf-8")
+        write_json(folder / kind, json.loads(previous) | {"auto_map": {own: "own.Own"}})
+        assert load(folder)
+        (folder / kind).write_text(previous, "utf-8")
     message = refused(rewritten(folder, auto_map={"AutoModel": "own.Model"}))
     assert "does not take 1 weights of this bert network, such as 'linear.weight'" in message
     assert "allow it with --trust-remote-code" in message

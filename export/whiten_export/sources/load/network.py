@@ -16,7 +16,7 @@ from torch import nn
 from whiten_export.sources.describe.checkpoint import Checkpoint, way_to_code
 from whiten_export.sources.describe.config_checks import check_config, rotary_kinds
 from whiten_export.sources.describe.families import family_of
-from whiten_export.sources.describe.files import ADAPTER_CONFIG, adapter_weights, read_settings
+from whiten_export.sources.describe.files import ADAPTER_CONFIG, adapter_weights, network_code, read_settings
 from whiten_export.sources.describe.tokenizers import missing_tokenizer, tokenizer_missing
 from whiten_export.sources.load.weights import check_numbers, explaining, restore_weights, tensor_kinds
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
@@ -162,7 +162,11 @@ def merge_adapter(network: nn.Module, adapter: Path) -> nn.Module:
 UNUSED = re.compile(r"^(pooler|lm_head|score|classifier)\.")
 """Names of weights that no hidden state depends on."""
 
-_HEADS = re.compile(r"^(pooler|lm_head|score|classifier|cls|head|decoder)\.")
+_HEADS = re.compile(
+    r"^(pooler|lm_head|score|(pre_)?classifier|classification_head|qa_outputs|cls|head|mlm_head|decoder|logit_scale"
+    r"|(sparse|colbert)_linear|vocab_(transform|layer_norm|projector)|(generator_|discriminator_|lm_|mask_)?predictions"
+    r"|generator_lm_head)(\.|$)"
+)
 """Names of weights of heads in checkpoints with code of their own, whose other weights may come behind the states."""
 
 _BUFFERS = re.compile(
@@ -194,7 +198,13 @@ def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, p
         raise WhitenError(f"'{checkpoint.model}' loads as {type(network).__name__}; wanted a PyTorch module")
     way = None if trust_remote_code else way_to_code(checkpoint)
     _check_weights(checkpoint, config.model_type, network, report, pooler, way)
-    unread = [name for name in restore_weights(network, checkpoint.weights) if name not in report["missing_keys"]]
+    optional = [UNUSED, *map(re.compile, getattr(network, "_keys_to_ignore_on_load_missing", None) or ())]
+    unread = [
+        name
+        for name in restore_weights(network, checkpoint.weights)
+        if name not in report["missing_keys"]
+        and ((pooler and name.startswith("pooler.")) or not any(pattern.search(name) for pattern in optional))
+    ]
     if unread:
         raise WhitenError(
             f"{checkpoint.directory}: its own code has {len(unread)} weights, such as '{unread[0]}', that its files "
@@ -214,8 +224,8 @@ def _naming_rotary(checkpoint: Checkpoint, config: Any) -> Iterator[None]:
     try:
         yield
     except WhitenError as error:
-        unknown = str(error.__cause__).strip("'")  # a KeyError
-        if unknown not in rotary_kinds(config):
+        unknown = str(error.__cause__).strip("'")
+        if not isinstance(error.__cause__, KeyError) or unknown not in rotary_kinds(config):
             raise
         way = way_to_code(checkpoint)
         raise WhitenError(
@@ -240,12 +250,15 @@ def _check_weights(
             f"{checkpoint.directory}: {len(missing)} weights are missing, such as '{missing[0]}'; "
             + (f"the checkpoint {way}" if way else f"this is not a complete {kind} checkpoint")
         )
-    parts = {name for name, _ in network.named_children()}
+    parts, own_code = (
+        {name for name, _ in network.named_children()},
+        way and "AutoModel" in network_code(checkpoint.directory),
+    )
     prefix = f"{getattr(network, 'base_model_prefix', '')}."
     surplus = sorted(
         name
         for name in report["unexpected_keys"]
-        if ((inner := name.removeprefix(prefix)).split(".")[0] in parts or (way and not _HEADS.search(inner)))
+        if ((inner := name.removeprefix(prefix)).split(".")[0] in parts or (own_code and not _HEADS.search(inner)))
         and not _BUFFERS.search(inner)
         and (pooler or not UNUSED.search(inner))
     )

@@ -136,9 +136,10 @@ def _check_both_directions(checkpoint: Checkpoint, network: nn.Module) -> None:
     setting = _both_directions(network.config)
     own = setting is None and is_own_code(network)
     setting = next(filter(None, map(_both_directions, network.modules())), None) if own else setting
-    if setting is None:
+    mixed = own and any(getattr(module, "is_causal", None) is True for module in network.modules())
+    if setting is None or mixed:  # a causal network may have parts that are not, such as one for images
         return
-    rows = network.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+    rows: int = network.config.vocab_size  # type: ignore[union-attr, assignment]
     ids = torch.tensor([[rows // 2, rows // 2], [rows // 2, rows // 3]])
     with quiet(), one_thread(), torch.no_grad():
         first = hidden_states(network, ids, torch.ones_like(ids))[-1][:, 0]

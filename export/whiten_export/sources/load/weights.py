@@ -102,6 +102,15 @@ _OWN_CODE = "transformers_modules."
 """Package into which transformers imports a checkpoint's own code."""
 
 
+_RENAMED = {
+    "LayerNorm.gamma": "LayerNorm.weight",
+    "LayerNorm.beta": "LayerNorm.bias",
+    ".weight_g": ".parametrizations.weight.original0",
+    ".weight_v": ".parametrizations.weight.original1",
+}
+"""Ends of names in files, those of TensorFlow and of older versions of PyTorch, and what transformers makes of them."""
+
+
 def is_transformers_4() -> bool:
     """Return whether the installed transformers is of version 4, which loads networks and configs in another way."""
     return bool(transformers.__version__.startswith("4."))
@@ -121,12 +130,21 @@ def restore_weights(network: nn.Module, files: Collection[Path]) -> tuple[str, .
     with torch.no_grad():
         for file in files:
             for key, stored in _tensors(file):
+                key = _renamed(key)
                 for name in {key, key.removeprefix(prefix), prefix + key} & wanted.keys():
                     weight = wanted[name]
                     written.add(id(weight))
                     if not torch.equal(weight, stored := stored.to(weight.device, weight.dtype)):
                         weight.copy_(stored)
     return tuple(name for name, weight in network.named_parameters() if id(weight) not in written)
+
+
+def _renamed(key: str) -> str:
+    """Return the name by which transformers loads a weight that a file has by one of another time."""
+    for old, new in _RENAMED.items():
+        if key.endswith(old):
+            return key.removesuffix(old) + new
+    return key
 
 
 def is_own_code(network: nn.Module) -> bool:
