@@ -161,7 +161,12 @@ def _cosines(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _model(service: Service, request: Request, name: str | None) -> ServedModel:
     """Return the model that the path or the body names; there is no such field in TEI."""
-    return service.models.get(request.path_params.get("model") or name)
+    path: str | None = request.path_params.get("model")
+    served = service.models.get(path or name)
+    if path and name and service.models.get(name) is not served:
+        message = f"the path names the model {path!r:.80}, and the body {name!r:.80}; leave one out"
+        raise ApiError("unsupported_value", message, "model")
+    return served
 
 
 def _merged(asked: EmbedParameters, parameters: EmbedParameters | None) -> EmbedParameters:

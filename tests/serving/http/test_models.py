@@ -54,6 +54,24 @@ def test_every_dialect_names_a_model(two: Models, golden: Path, path: str, body:
         assert_near(found, encoder.encode(["a"], normalize_embeddings=True))
 
 
+@pytest.mark.parametrize(
+    ("path", "name", "status"),
+    [
+        ("/models/one/embed", "org/two", 422),
+        ("/models/org/two/embed", "one", 422),
+        ("/models/one/tokenize", "org/two", 422),
+        ("/models/one/embed", "three", 404),
+        ("/models/one/embed", "one:latest", 200),
+        ("/models/org/two", "org/two", 200),
+    ],
+)
+def test_the_path_and_the_body_name_one_model(two: Models, path: str, name: str, status: int) -> None:
+    answer = asked(app_of(two), "POST", path, {"inputs": "a", "model": name})
+    assert answer.status == status
+    if status == 422:
+        assert "leave one out" in answer.text()
+
+
 UNKNOWN = [
     *ROUTES.items(),
     ("/v1/embeddings", {"input": "a", "model": "three"}),
