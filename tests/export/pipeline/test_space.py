@@ -46,18 +46,19 @@ def test_refit_moves_to_the_space_of_its_corpus_and_back(
 
 
 def test_statistics_of_one_precision_give_all_precisions_one_space(
-    make: Callable[..., Path], other_file: Path, tmp_path: Path
+    make: Callable[..., Path], corpus_file: Path, other_file: Path, tmp_path: Path
 ) -> None:
     for precision in ("fp32", "int8"):
-        stats = tmp_path / f"{precision}.safetensors"
+        stats, more = (tmp_path / f"{precision}{name}.safetensors" for name in ("", "-more"))
         ok("fit", make("--precision", precision), "--corpus", other_file, "-o", stats)
+        ok("fit", make("--precision", precision), "--corpus", corpus_file, "-o", more)
         for name in ("fp32", "int8"):
             bundle = make("--precision", name)
             ok("refit", bundle, "--stats", stats, "--out", tmp_path / f"{precision}-{name}")
-            ok("refit", bundle, "--stats", stats, "--stats", stats, "--out", tmp_path / f"{precision}-{name}-twice")
+            ok("refit", bundle, "--stats", stats, "--stats", more, "--out", tmp_path / f"{precision}-{name}-both")
     spaces = {name: space(tmp_path / name) for name in ("fp32-fp32", "fp32-int8", "int8-fp32", "int8-int8")}
     assert spaces["fp32-fp32"] == spaces["fp32-int8"] != spaces["int8-fp32"] == spaces["int8-int8"]
-    assert space(tmp_path / "fp32-int8-twice") != space(tmp_path / "int8-int8-twice")
+    assert space(tmp_path / "fp32-int8-both") != space(tmp_path / "int8-int8-both")
     assert "int8" not in str(read_manifest(tmp_path / "fp32-int8").whitening)
 
 
