@@ -11,7 +11,7 @@ import transformers
 from safetensors.numpy import load_file
 
 from support.corpus import NASTY, sentences
-from support.families import LAYERS
+from support.families import LAYERS, WIDENED
 from whiten import Encoder
 from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
 TEXTS = ["", "a", *sentences(40), "word " * 100, *NASTY]
 DIM = 32
-WIDENED = 4
 
 Optimum = Callable[..., Path]
 

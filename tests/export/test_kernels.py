@@ -11,6 +11,7 @@ import pytest
 from support.checkpoints import save_checkpoint
 from support.cli import python
 from support.corpus import sentences
+from support.once import shared_folder
 from whiten import Encoder
 
 pytestmark = pytest.mark.slow
@@ -22,8 +23,8 @@ from support.traces import remembering
 from whiten_export.pipeline.export import export_bundle
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.sources.load import pytorch
-model, corpus, out = sys.argv[1:]
-pytorch.trace = remembering(pytorch.trace, Path(out, "traces"))  # one for the three bundles of this processor
+model, corpus, out, traces = sys.argv[1:]
+pytorch.trace = remembering(pytorch.trace, Path(traces))  # PyTorch has kernels of its own
 export_bundle(Recipe(model, layers=(1, 2), whitening=None), f"{out}/plain")
 export_bundle(Recipe(model, layers=(1, 2), whitening=None, precision="int8"), f"{out}/int8")
 export_bundle(Recipe(model, layers=(0, 1), whitening="pca", corpus=(corpus,)), f"{out}/white")
@@ -36,13 +37,14 @@ PROCESSORS = {"default": (None, 2), "AVX2": ("Haswell", 1), "SSE3": ("Prescott",
 def exported(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders with the bundles of each processor."""
     checkpoint = save_checkpoint("bert", tmp_path_factory.mktemp("checkpoint"), num_hidden_layers=2)
+    traces = shared_folder(tmp_path_factory) / "traces"
     folders = {}
     for name, (core, threads) in PROCESSORS.items():
         folders[name] = tmp_path_factory.mktemp("exported")
         environment = os.environ | {"OPENBLAS_NUM_THREADS": str(threads), "WHITEN_THREADS": str(threads)}
         environment |= {} if core is None else {"OPENBLAS_CORETYPE": core}
         environment["PYTHONPATH"] = str(Path(__file__).parents[1])
-        done = python(EXPORTS, checkpoint, corpus_file, folders[name], env=environment)
+        done = python(EXPORTS, checkpoint, corpus_file, folders[name], traces, env=environment)
         assert done.returncode == 0, done.stderr
     return folders
 

@@ -21,8 +21,8 @@ from torch import nn
 
 from support.cli import ok
 from support.corpus import NASTY, sentences
-from support.families import FAMILIES, LAYERS, MAX_LENGTH, WIDTH
-from support.graphs import WIDENED, additions_before_norms, default_session, fused
+from support.families import FAMILIES, MAX_LENGTH, WIDENED, WIDENED_LAYERS, WIDTH
+from support.graphs import additions_before_norms, default_session, fused
 from support.vectors import worst
 from whiten import Encoder, ParityError
 from whiten_export.graph.builder import HiddenStates, save_graph
@@ -53,7 +53,7 @@ TEXTS = ["", "a", *sentences(40), "word " * 100, *NASTY]
 if TRANSFORMERS_4:  # its XLMTokenizer takes <S> for <s>
     TEXTS = [text for text in TEXTS if "<S>" not in text]
 CORPUS = sentences(800)
-TRACED = (0, 1, LAYERS)
+TRACED = (0, 1, WIDENED_LAYERS)
 UNTRIED = ("deberta-v2",)  # exported all the same, with a warning
 KINDS = ("bert", "albert", "deberta-v2", "t5", "modernbert", "llama")
 """One family of each kind of architecture: positions that are learned, shared blocks, disentangled attention, relative
@@ -62,11 +62,11 @@ CASES: list[tuple[tuple[int, ...], Pooling]] = [
     ((0,), "mean"),
     ((1,), "mean"),
     ((1,), "cls"),
-    ((1, LAYERS), "mean"),
-    ((1, LAYERS), "cls"),
-    ((LAYERS,), "mean"),
-    ((LAYERS,), "cls"),
-    ((LAYERS,), "last"),
+    ((1, WIDENED_LAYERS), "mean"),
+    ((1, WIDENED_LAYERS), "cls"),
+    ((WIDENED_LAYERS,), "mean"),
+    ((WIDENED_LAYERS,), "cls"),
+    ((WIDENED_LAYERS,), "last"),
 ]
 
 
@@ -79,7 +79,7 @@ class Exported:
     result: Result
     bundle: Path
     model: TokenModel
-    full_model: dict[Pooling, np.ndarray]  # [LAYERS + 1, texts, d]
+    full_model: dict[Pooling, np.ndarray]  # [WIDENED_LAYERS + 1, texts, d]
     fits: dict[tuple[tuple[int, ...], Pooling, int], Whitening] = field(default_factory=dict)  # see `fitted`
 
     @property
@@ -157,14 +157,14 @@ def loaded(directory: Path) -> tuple[transformers.PreTrainedTokenizerBase, nn.Mo
 def pooled_batch(
     tokenizer: transformers.PreTrainedTokenizerBase, network: nn.Module, texts: list[str]
 ) -> dict[Pooling, np.ndarray]:
-    """Pool a batch that transformers padded: [LAYERS + 1, texts, d], zeros for a text without tokens."""
+    """Pool a batch that transformers padded: [WIDENED_LAYERS + 1, texts, d], zeros for a text without tokens."""
     batch = tokenizer(texts, padding=True, truncation=True, max_length=MAX_LENGTH, return_tensors="pt")
     with torch.no_grad():
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         output = network(**inputs, output_hidden_states=True)
     # transformers 4 lists ModernBERT's last state without the norm behind the last block
     states = np.stack([*output.hidden_states[:-1], output.last_hidden_state])
-    assert len(states) == LAYERS + 1
+    assert len(states) == WIDENED_LAYERS + 1
     pooled: dict[Pooling, np.ndarray] = {name: np.zeros_like(states[:, :, 0]) for name in ("mean", "cls", "last")}
     for text, length in enumerate(batch["attention_mask"].numpy().sum(axis=1)):
         if length:
@@ -205,7 +205,7 @@ def test_layers_and_poolings_equal_pytorch(exported: Exported, tmp_path: Path) -
 @pytest.mark.slow
 def test_precisions_pass_the_parity_gate(exported: Exported, tmp_path: Path) -> None:
     for precision in ("fp16", "int8"):
-        for layers in ((0,), (1, LAYERS)):
+        for layers in ((0,), (1, WIDENED_LAYERS)):
             check(exported, layers, "mean", precision, WIDTH, tmp_path)
             check_default_sessions(exported, tmp_path / "model.onnx", tmp_path)
 

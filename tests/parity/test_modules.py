@@ -23,7 +23,7 @@ from sentence_transformers.sentence_transformer.modules import (
 from torch import nn
 
 from support.cli import ok, refused
-from support.families import DECODERS, FAMILIES, LAYERS, MAX_LENGTH, WIDTH
+from support.families import DECODERS, FAMILIES, MAX_LENGTH, WIDENED_LAYERS, WIDTH
 from support.once import once
 from support.published import SIZE, TEXTS, peer, save, save_published, static, transformer
 from whiten import Encoder, UsageError
@@ -65,8 +65,8 @@ def _layer_norm() -> LayerNorm:
 
 def _weighted_layers() -> list[nn.Module]:
     first = transformer("bert", config_kwargs={"output_hidden_states": True})
-    weights = nn.Parameter(torch.rand(LAYERS) + 0.1)
-    return [first, WeightedLayerPooling(SIZE, LAYERS, 1, weights), _mean()]
+    weights = nn.Parameter(torch.rand(WIDENED_LAYERS) + 0.1)
+    return [first, WeightedLayerPooling(SIZE, WIDENED_LAYERS, 1, weights), _mean()]
 
 
 def _model2vec(directory: Path) -> None:

@@ -38,8 +38,8 @@ def minilm(minilm_bundle: Path, request: pytest.FixtureRequest, tmp_path_factory
     return opened
 
 
+@pytest.mark.slow
 def test_int8_of_the_real_checkpoint(minilm: Opened) -> None:
-    """One test, so that no two workers need the export: one of them would wait for the other."""
     check_size_and_agreement(minilm, "int8", 0.30, 0.997)
     check_batches(minilm("int8"))
 

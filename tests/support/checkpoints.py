@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from support.families import DECODERS, FAMILIES, MAX_LENGTH, SINCE_TRANSFORMERS_5, Family
+from support.families import DECODERS, FAMILIES, MAX_LENGTH, SINCE_TRANSFORMERS_5, WIDENED_LAYERS, Family
 
 if TYPE_CHECKING:
     import pytest
@@ -27,6 +27,8 @@ _WIDTHS = frozenset(
 )
 """Settings that grow with the width."""
 
+_DEPTHS = frozenset(("num_hidden_layers", "n_layers", "n_layer", "num_layers"))
+
 
 def rotary(**settings: Any) -> dict[str, Any]:
     """Return the settings of rotary embeddings as they are in a config: transformers 4 has other names for them."""
@@ -39,7 +41,7 @@ def rotary(**settings: Any) -> dict[str, Any]:
 
 
 def save_checkpoint(family: str | Family, directory: Path, widened: int = 1, **changes: Any) -> Path:
-    """Write a random checkpoint, whose hidden states are `widened` times as wide as `WIDTH`.
+    """Write a random checkpoint, whose hidden states are `widened` times as wide as `WIDTH`, of fewer layers then.
 
     `changes` are settings of the architecture in place of the family's. Tests whose architecture this version of
     transformers does not have are skipped.
@@ -56,6 +58,10 @@ def save_checkpoint(family: str | Family, directory: Path, widened: int = 1, **c
         content = made.tokenizer_config | {"model_max_length": MAX_LENGTH}
         (directory / "tokenizer_config.json").write_text(json.dumps(content, indent=2), "utf-8")
     sizes = {name: value * widened if name in _WIDTHS else value for name, value in made.config.items()}
+    if widened > 1:
+        sizes |= dict.fromkeys(_DEPTHS & sizes.keys(), WIDENED_LAYERS)
+        if "layer_types" in sizes:
+            sizes["layer_types"] = sizes["layer_types"][-1 - WIDENED_LAYERS : -1]
     sizes |= {name: vocabulary[token] for name, token in made.ids.items()} | changes
     if "rope_parameters" in sizes:
         sizes |= rotary(**sizes.pop("rope_parameters"))

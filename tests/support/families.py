@@ -16,6 +16,10 @@ from support.vocabularies import (
 LAYERS, WIDTH, MAX_LENGTH = 4, 32, 48
 """Sizes of every checkpoint, and so of the golden bundle that was made of one."""
 
+WIDENED, WIDENED_LAYERS = 4, 2
+"""Sizes of the networks whose graphs are tested: at a width of 32, the noise of 8 bits does not average out, and a
+trace takes as long as the network is deep. Two layers have every kind of attention that a network has."""
+
 SINCE_TRANSFORMERS_5 = frozenset({"gte", "nomic_bert"})
 """Architectures that transformers 4 has not: there they run by their authors' own code."""
 

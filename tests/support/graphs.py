@@ -9,11 +9,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
+from support.families import WIDENED
 from whiten_export.graph.builder import HiddenStates, constant
-
-WIDENED = 4
-"""Of the small networks whose graphs are tested, so that each is traced once. At 32, the noise of 8 bits does not
-average out."""
 
 WIDTH, INNER = 96, 64
 TOKENS = ", ".join(f"int64[batch_size, sequence_length] {name}" for name in ("input_ids", "attention_mask"))

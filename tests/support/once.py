@@ -22,7 +22,9 @@ PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-c
 
 
 def shared_folder(factory: pytest.TempPathFactory) -> Path:
-    """Return the temporary folder that all workers of this session share."""
+    """Return the temporary folder that all workers of this session share, or that of a script's sessions."""
+    if "WHITEN_TESTS_SHARED" in os.environ:
+        return Path(os.environ["WHITEN_TESTS_SHARED"])
     base = factory.getbasetemp()
     return base.parent if "popen-gw" in base.name else base
 

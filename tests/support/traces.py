@@ -12,6 +12,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from torch import nn
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
+from support.once import locked
 from whiten_export.sources.describe import families
 
 Trace = Callable[[nn.Module, tuple[int, ...]], ir.Model]
@@ -29,12 +30,13 @@ def remembering(trace: Trace, folder: Path) -> Trace:
     @wraps(trace)
     def remembered(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
         path = folder / _identity(network)
-        if not path.exists():
-            every = tuple(range(network.config.num_hidden_layers + 1))
-            content = ir.to_proto(trace(network, every)).SerializeToString()
-            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-                file.write(content)
-            Path(file.name).replace(path)
+        with locked(path):
+            if not path.exists():
+                every = tuple(range(network.config.num_hidden_layers + 1))
+                content = ir.to_proto(trace(network, every)).SerializeToString()
+                with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+                    file.write(content)
+                Path(file.name).replace(path)
         model = ir.from_proto(onnx.ModelProto.FromString(path.read_bytes()))
         model.graph.outputs[:] = [model.graph.outputs[layer] for layer in layers]
         RemoveUnusedNodesPass()(model)

@@ -11,8 +11,8 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from support.families import LAYERS, MAX_LENGTH
-from support.graphs import WIDENED, default_session, graph_of, traced_layers
+from support.families import MAX_LENGTH, WIDENED, WIDENED_LAYERS
+from support.graphs import default_session, graph_of, traced_layers
 from whiten_export.graph.attention import blocks
 from whiten_export.graph.attention.find import attentions, shared_heads
 from whiten_export.graph.attention.masks import Visible, visible
@@ -20,9 +20,9 @@ from whiten_export.graph.fold_positions import fold_positions
 from whiten_runtime.bundle import records
 
 TRANSFORMERS_4 = transformers.__version__.startswith("4.")
-SLOW = ("albert", "llama", "nomic_bert", "qwen3")
+SLOW = ("albert", "llama", "mistral", "nomic_bert", "qwen3")
 IN_BLOCKS = [
-    *("bert", "modernbert", "mistral", "gemma3_text"),
+    *("bert", "modernbert", "gemma3_text"),
     *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
 ]
 WITHOUT_BLOCKS = ["t5", *(pytest.param(name, marks=pytest.mark.slow) for name in ("deberta-v2", "mpnet", "xlm"))]
@@ -45,7 +45,7 @@ def trace(checkpoint: Callable[..., Path]) -> Callable[[str], ir.Model]:
     """Return a function that traces the last layer of the small network of an architecture."""
 
     def last_layer(family: str) -> ir.Model:
-        model = traced_layers(checkpoint, family, (LAYERS,)).model
+        model = traced_layers(checkpoint, family, (WIDENED_LAYERS,)).model
         fold_positions(model, MAX_LENGTH)
         return model
 
@@ -84,9 +84,9 @@ def test_states_of_short_and_long_texts_are_those_of_pytorch(
 ) -> None:
     network, model = load(family), trace(family)
     assert blocks.attend_in_blocks(model, MAX_LENGTH) == 0
-    assert sum(node.op_type == "If" for node in model.graph) >= LAYERS
+    assert sum(node.op_type == "If" for node in model.graph) >= WIDENED_LAYERS
     scans = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.op_type == "Scan"]
-    assert len(scans) >= LAYERS
+    assert len(scans) >= WIDENED_LAYERS
     for node in scans:  # onnxruntime before 1.24 wants the shape
         assert [len(value.shape or ()) for value in node.attributes["body"].as_graph().outputs] == [4]
     for lengths in ((1,), (20, 5), (21, 3), (MAX_LENGTH,), (MAX_LENGTH, 1, 24), (40, 40)):
@@ -99,7 +99,7 @@ def test_attentions_that_are_not_understood_stay_as_they_are(
     family: str, trace: Callable[[str], ir.Model], load: Callable[[str], Any]
 ) -> None:
     model = trace(family)
-    assert blocks.attend_in_blocks(model, MAX_LENGTH) == LAYERS
+    assert blocks.attend_in_blocks(model, MAX_LENGTH) == WIDENED_LAYERS
     assert worst(model, load(family), (MAX_LENGTH, 5)) < 1e-5
 
 

@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 
 from support.bundles import copy_bundle, edit_manifest
 from support.cli import ok
-from support.families import FAMILIES, LAYERS, MAX_LENGTH
-from support.graphs import TOKENS, WIDENED, graph_of
+from support.families import FAMILIES, MAX_LENGTH, WIDENED, WIDENED_LAYERS
+from support.graphs import TOKENS, graph_of
 from whiten import Encoder, UnsafeModelError, WhitenError
 from whiten_export.graph import fuse_cuda
 from whiten_export.graph.builder import save_graph
@@ -92,12 +93,12 @@ def test_fused_graph_of_each_family_gives_the_same_vectors(
     directory = str(checkpoint(family, WIDENED))
     model = open_model(resolve(directory))
     width, random = model.record.hidden_size, np.random.default_rng(1)
-    graph = pool_graph(model.hidden_states((1, LAYERS), "mean"), Composition((1, LAYERS)), width)
+    graph = pool_graph(model.hidden_states((1, WIDENED_LAYERS), "mean"), Composition((1, WIDENED_LAYERS)), width)
     set_head(graph, (random.normal(size=width), random.normal(size=(width, 8))), False)
     want = outputs(graph, tmp_path / "plain" / "model.onnx", model.vocab_size)
     graph = ir.load(tmp_path / "plain" / "model.onnx")
     assert fold_positions(graph, MAX_LENGTH) == FOLDED.get(family, 0)
-    assert fuse_for_cuda(graph, MAX_LENGTH) == (0 if family in NOT_FUSED else LAYERS)
+    assert fuse_for_cuda(graph, MAX_LENGTH) == (0 if family in NOT_FUSED else WIDENED_LAYERS)
     check_attention(graph, family)
     got = compare(outputs(graph, tmp_path / "fused" / "model.onnx", model.vocab_size), want)
     assert GATES["fp32"].passes(got), got
@@ -130,8 +131,8 @@ def test_tokens_of_a_prompt_that_is_left_out_of_the_pooling_count_as_tokens(
 ) -> None:
     directory = str(checkpoint("bert", WIDENED))
     model = open_model(resolve(directory))
-    composition = Composition((LAYERS,), include_prompt=False)
-    graph = pool_graph(model.hidden_states((LAYERS,), "mean"), composition, model.record.hidden_size)
+    composition = Composition((WIDENED_LAYERS,), include_prompt=False)
+    graph = pool_graph(model.hidden_states((WIDENED_LAYERS,), "mean"), composition, model.record.hidden_size)
     set_head(graph, None, False)
     batch = pad_batch([[5, 6, 7, 8, 9], [9, 7, 5], [8, 6, 5, 7]], 0, prompt_tokens=2)
 
@@ -140,7 +141,7 @@ def test_tokens_of_a_prompt_that_is_left_out_of_the_pooling_count_as_tokens(
         return open_engine(tmp_path / "model.onnx", 0).run_feed(batch)
 
     want = vectors()
-    assert fuse_for_cuda(graph, MAX_LENGTH) == LAYERS
+    assert fuse_for_cuda(graph, MAX_LENGTH) == WIDENED_LAYERS
     assert GATES["fp32"].passes(compare(vectors(), want))
 
 
@@ -166,8 +167,8 @@ def check_attention(graph: ir.Model, family: str) -> None:
 @pytest.fixture(scope="module")
 def bundle(checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cuda") / "bundle"
-    recipe = Recipe(str(checkpoint("bert", 4)), layers=(1, LAYERS), precision="fp16", target="cuda", max_sentences=600)
-    export_bundle(recipe, path)
+    recipe = Recipe(str(checkpoint("bert", WIDENED)), layers=(1, WIDENED_LAYERS), max_sentences=600)
+    export_bundle(replace(recipe, precision="fp16", target="cuda"), path)
     return path
 
 
@@ -176,7 +177,7 @@ def test_cuda_bundle_is_fused_and_agrees_with_the_cpu_bundle(
 ) -> None:
     graph = ir.load(bundle / MODEL_FILE)
     kinds = Counter(node.op_type for node in graph.graph if node.domain == CONTRIB)
-    assert kinds == {"SkipLayerNormalization": 8, "BiasGelu": 4}
+    assert kinds == {"SkipLayerNormalization": 2 * WIDENED_LAYERS, "BiasGelu": WIDENED_LAYERS}
     large = [value for value in graph.graph.initializers.values() if value.const_value.size > 1024]
     assert {str(value.name) for value in large if value.dtype == ir.DataType.FLOAT} == {"whitening.weight"}
     assert {value.dtype for value in graph.graph.outputs} == {ir.DataType.FLOAT}
@@ -186,7 +187,7 @@ def test_cuda_bundle_is_fused_and_agrees_with_the_cpu_bundle(
     assert manifest.parity.provider == "CPUExecutionProvider"
     assert "not verified on CUDA: whiten verify BUNDLE --device cuda" in describe(manifest)
     plain = tmp_path / "plain"
-    recipe = Recipe(str(checkpoint("bert", 4)), layers=(1, LAYERS), max_sentences=600)
+    recipe = Recipe(str(checkpoint("bert", WIDENED)), layers=(1, WIDENED_LAYERS), max_sentences=600)
     export_bundle(recipe, plain)
     texts = ["", "a", "A sentence of some words.", "word " * 60]
     with Encoder(bundle) as fused, Encoder(plain) as encoder:
