@@ -58,7 +58,6 @@ class Scheduler:
 
     def check_open(self, runner: Engine) -> None:
         """Raise ClosedError if requests of a runner are not taken."""
-        self._check_process()
         if self._closed or runner in self._ended:
             raise ClosedError("the batcher is closed; create a new one")
 
