@@ -50,9 +50,8 @@ class Scheduler:
         self._queue = Queue()
         self._outcomes = Outcomes(lock, self._queue)
         self._ended: WeakSet[Engine] = WeakSet()
-        self._busy = self._asleep = 0  # lanes that compute; lanes that sleep and that nobody has woken
-        self._inline: set[Thread] = set()  # threads of callers that compute a batch
-        self._began: dict[int, float] = {}  # when each batch began that runs, by its id
+        self._asleep = 0  # lanes that sleep and that nobody has woken
+        self._running: dict[Thread, tuple[Batch, float]] = {}  # what lanes and callers compute, and when each began it
         self._closed = False
         _live.add(self)
 
@@ -111,25 +110,21 @@ class Scheduler:
 
         Unlike a lane, this does not look for more afterwards: a lane goes on with what waits then.
         """
-        if self._busy or self._queue.requests > 1:
+        if self._running or self._queue.requests > 1:
             self.wake()
             return
         ended, taken = list[Request](), None
-        with self._changed:
-            if not self._closed and self._queue.seconds_of_text() <= _INLINE_SECONDS:
-                taken = self._start(ended)
-            else:
-                self._wake()
+        try:
+            with self._changed:
+                if not self._closed and self._queue.seconds_of_text() <= _INLINE_SECONDS:
+                    taken = self._start(ended)
+            self._outcomes.tell(ended)
             if taken is not None:
-                self._inline.add(current_thread())
-        self._outcomes.tell(ended)
-        if taken is not None:
-            try:
                 self._run(*taken)
-            finally:
-                with self._changed:
-                    self._inline.remove(current_thread())
-                    self._changed.notify_all() if self._closed else self._wake()
+        finally:
+            self._end(None, RunError("interrupted, such as by Ctrl-C in the caller's thread"))
+            with self._changed:
+                self._changed.notify_all() if self._closed else self._wake()
 
     def _wake(self) -> None:
         """Wake a lane that sleeps, if there is one and something for it; callers hold the lock."""
@@ -151,9 +146,9 @@ class Scheduler:
         self._check_process()
         with self._changed:
             queue, now = self._queue, time.monotonic()
-            oldest = max((now - began for began in self._began.values()), default=0.0)
+            oldest = max((now - began for _, began in self._running.values()), default=0.0)
             waiting = queue.requests, queue.tokens, queue.seconds / self.lanes
-            return BatcherStats(self.lanes, self._busy, *waiting, oldest, replace(self._outcomes.counters))
+            return BatcherStats(self.lanes, len(self._running), *waiting, oldest, replace(self._outcomes.counters))
 
     def stats_of(self, runner: Engine) -> ModelStats:
         """Return what waits of one model now, and at which rate its batches are computed."""
@@ -202,7 +197,7 @@ class Scheduler:
 
     def _computes_here(self) -> bool:
         """Return whether the caller is called with what its thread computed, so that it must not wait for more."""
-        return current_thread() in {*self._threads, *self._inline}
+        return current_thread() in self._threads or current_thread() in self._running
 
     def _work(self) -> None:
         """Compute batches until the scheduler is closed."""
@@ -222,22 +217,25 @@ class Scheduler:
 
     def _run(self, batch: Batch, alone: bool) -> None:
         """Compute a batch, give its texts an outcome, and note how long it took."""
-        start, computed = time.perf_counter(), False
+        start = time.perf_counter()
         try:
             computed = self._outcomes.compute(batch, alone, self.on_batch)
+            self._end(time.perf_counter() - start if computed else None)
         except Exception as error:  # nobody may wait for ever, whatever went wrong
             _log.exception("a batch failed")
+            self._end(None, error)
+
+    def _end(self, seconds: float | None, error: Exception | None = None) -> None:
+        """Note that the batch of this thread, if it has one, does not run any more, and how long it took or why not."""
+        if current_thread() not in self._running:
+            return
+        batch, _ = self._running[current_thread()]
+        if error is not None:
             self._outcomes.fail(batch.parts, error)
-        except BaseException as error:  # such as Ctrl-C in a caller's thread
-            self._outcomes.fail(batch.parts, RunError(f"interrupted by {type(error).__name__}"))
-            raise
-        finally:
-            seconds = time.perf_counter() - start if computed else None
-            share = max(1, self.lanes / batch.runner.schedule.workers)  # of all lanes, where this model can use fewer
-            with self._changed:
-                self._busy -= 1
-                del self._began[id(batch)]
-                self._queue.end(batch, seconds, share)
+        share = max(1, self.lanes / batch.runner.schedule.workers)  # of all lanes, where this model can use fewer
+        with self._changed:
+            del self._running[current_thread()]
+            self._queue.end(batch, seconds, share)
 
     def _next(self) -> tuple[Batch, bool] | None:
         """Wait for a batch; return it, and whether it has all threads. Returns None if the scheduler is closed."""
@@ -246,7 +244,7 @@ class Scheduler:
             with self._changed:
                 taken = self._start(ended)
                 if taken is None and not ended:
-                    if self._closed and not self._inline:
+                    if self._closed and self._running.keys() <= set(self._threads):
                         return None
                     self._asleep += 1
                     self._changed.wait()
@@ -259,10 +257,9 @@ class Scheduler:
         batch = self._take(ended)
         if batch is None:
             return None
-        self._busy += 1
-        self._began[id(batch)] = time.monotonic()
+        self._running[current_thread()] = batch, time.monotonic()
         self._wake()
-        crowd = self.lanes if self._queue.ready else self._busy
+        crowd = self.lanes if self._queue.ready else len(self._running)
         return batch, 2 * crowd <= batch.runner.schedule.workers  # at least half the threads would be idle
 
     def _take(self, ended: list[Request]) -> Batch | None:
@@ -273,7 +270,7 @@ class Scheduler:
         """
         now, late = time.monotonic(), list[Request]()
         try:
-            return self._queue.take(self.lanes - self._busy, now, late)
+            return self._queue.take(self.lanes - len(self._running), now, late)
         except Exception as reason:
             _log.exception("no batch could be formed")
             if (first := self._queue.first()) is not None:
