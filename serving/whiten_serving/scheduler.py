@@ -20,6 +20,7 @@ from whiten_serving.requests import (
     ModelStats,
     OverloadedError,
     Request,
+    TooManyTokensError,
 )
 
 _log = logging.getLogger("whiten.serving")
@@ -77,16 +78,23 @@ class Scheduler:
         self._check_process()
         with self._changed:
             self.check_open(request.runner)
-            now = time.monotonic()
-            with self._outcomes.counting_refusals():
-                self.limits.check(self._queue, request, now)
-            if len(self._threads) < self.lanes:
-                self._start_lanes()
-            request.submitted = now
-            self._queue.add(request)
-            self._outcomes.open.add(request)
-            if wake:
-                self._wake()
+            self._start_lanes()
+            try:
+                with self._outcomes.counting_refusals():
+                    self.limits.check(self._queue, request, time.monotonic())
+            except TooManyTokensError:
+                line = self._queue.line(request.runner)
+                if line.idle and request.tokens <= self.limits.max_queue_tokens:  # nothing else measures the rate anew
+                    self._add(request.sample(line.schedule.budget), wake=True)
+                raise
+            self._add(request, wake)
+
+    def _add(self, request: Request, wake: bool) -> None:
+        request.submitted = time.monotonic()
+        self._queue.add(request)
+        self._outcomes.open.add(request)
+        if wake:
+            self._wake()
 
     def _start_lanes(self) -> None:
         """Start the threads that do not run yet; those that the system gives are enough."""
@@ -167,11 +175,9 @@ class Scheduler:
         """Take no more requests, compute what waits, and end the threads; in a lane, without waiting for that."""
         if self._process != os.getpid():
             return
-        with self._changed:
-            self._closed = True
-            left = list(self._outcomes.open)
-            self._changed.notify_all()
+        self.abandon()
         if not wait:
+            left = list(self._outcomes.open)
             self._outcomes.fail([request for request in left if request.queued_tokens], ClosedError(_CLOSED))
         if not self._computes_here():
             for lane in self._threads:
@@ -263,10 +269,9 @@ class Scheduler:
         return batch, 2 * crowd <= batch.runner.schedule.workers  # at least half the threads would be idle
 
     def _take(self, ended: list[Request]) -> Batch | None:
-        """Return a batch, if there is one, and note whom to tell that it has ended; callers hold the lock.
+        """Return a batch, if there is one; callers hold the lock, and tell the requests in `ended`.
 
-        Requests whose deadlines have passed end, and so does that of the next batch where none can be formed, for want
-        of memory: nobody may wait for ever.
+        Those are late, or the next one where no batch can be formed, for want of memory: nobody may wait for ever.
         """
         now, late = time.monotonic(), list[Request]()
         try:
