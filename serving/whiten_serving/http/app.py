@@ -114,6 +114,10 @@ def all_paths() -> list[tuple[str, Endpoint]]:
 
 def make_app(service: Service) -> Starlette:
     """Return the application, which can be mounted in another one."""
+    ends = tuple(endpoint.path for endpoint in TEI if endpoint.method == "POST" and endpoint.path != "/")
+    for name in service.models.names:
+        if name.endswith(ends):
+            raise UsageError(f"a model is called {name!r}, which ends like a route ({', '.join(ends)}); choose another")
     places = all_paths()
     routes = [_route(service, endpoint, path) for path, endpoint in places]
     root = service.settings.root_path
@@ -121,8 +125,8 @@ def make_app(service: Service) -> Starlette:
         for path in (root, *(root + path for path, _ in places)):
             if any(route.path_regex.match(path) for route in routes):
                 raise UsageError(f"root_path is {root!r}, below which {path!r} would be two routes; choose another")
-        ends = [("", endpoint) for path, endpoint in places if path == "/"]
-        routes += [_route(service, endpoint, root + path) for path, endpoint in places + ends]
+        roots = [("", endpoint) for path, endpoint in places if path == "/"]
+        routes += [_route(service, endpoint, root + path) for path, endpoint in places + roots]
     middleware = []
     if service.settings.cors_origins:
         cors = Middleware(
