@@ -172,14 +172,14 @@ class Scheduler:
                 self._changed.notify_all()
 
     def close(self, wait: bool = True) -> None:
-        """Take no more requests, compute what waits, and end the threads; in a lane, without waiting for that."""
+        """Take no more requests, compute what waits, and end the threads; in a `done`, without waiting for that."""
         if self._process != os.getpid():
             return
         self.abandon()
         if not wait:
             left = list(self._outcomes.open)
             self._outcomes.fail([request for request in left if request.queued_tokens], ClosedError(_CLOSED))
-        if not self._computes_here():
+        if current_thread() not in self._outcomes.calling:
             for lane in self._threads:
                 lane.join()
 
@@ -196,14 +196,11 @@ class Scheduler:
         with self._changed:
             self._ended.add(runner)
             left = self._outcomes.of(runner)
+            self._wake()
         if not wait:
             self._outcomes.fail([request for request in left if request.queued_tokens], ClosedError(_CLOSED))
-        if not self._computes_here():
+        if current_thread() not in self._outcomes.calling:
             self._outcomes.wait_for(left)
-
-    def _computes_here(self) -> bool:
-        """Return whether the caller is called with what its thread computed, so that it must not wait for more."""
-        return current_thread() in self._threads or current_thread() in self._running
 
     def _work(self) -> None:
         """Compute batches until the scheduler is closed."""

@@ -186,6 +186,18 @@ def test_a_callback_in_the_callers_thread_may_close(
     assert runner.inline == 1
 
 
+@pytest.mark.parametrize("end", [lambda lanes, runner: lanes.close(), lambda lanes, runner: lanes.end(runner)])
+def test_a_callback_of_a_late_request_may_close(
+    lanes: Scheduler, runner: MeanwhileRunner, end: Callable[[Scheduler, FakeRunner], None]
+) -> None:
+    request = request_of(runner, [1])
+    request.deadline, request.done = 0.0, lambda request: end(lanes, runner)
+    begun = in_thread(begin, lanes, request)
+    begun.join(30)
+    assert not begun.is_alive()
+    assert isinstance(request.error, DeadlineExceededError)
+
+
 def test_an_interrupt_fails_the_request_and_the_next_is_computed(lanes: Scheduler, runner: MeanwhileRunner) -> None:
     def meanwhile() -> None:
         raise KeyboardInterrupt

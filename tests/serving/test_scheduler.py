@@ -354,6 +354,40 @@ def test_ending_one_runner_without_waiting_fails_its_requests(opened: Opened) ->
     assert others.result is not None
 
 
+@pytest.mark.parametrize("end", [lambda lanes, runner: lanes.end(runner), lambda lanes, runner: lanes.close()])
+def test_an_end_computes_what_waits_for_a_wake_that_never_comes(opened: Opened, end: Callable[..., None]) -> None:
+    """As where an event loop was stopped between queueing a request and waking a lane."""
+    lanes, runner, ended = opened(2), FakeRunner(), Ended()
+    lanes.submit(request_of(runner, [1], done=ended))
+    ended.wait(1)
+    until(lambda: lanes._asleep == 2)
+    request = request_of(runner, [1], done=ended)
+    lanes.submit(request, wake=False)
+    ending = threading.Thread(target=end, args=[lanes, runner], daemon=True)
+    ending.start()
+    ending.join(30)
+    assert not ending.is_alive()
+    assert request.result is not None
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("end", [Scheduler.end, lambda lanes, runner, wait: lanes.close(wait)], ids=["end", "close"])
+def test_a_function_that_is_called_by_an_end_may_end_too(opened: Opened, end: Callable[..., None], wait: bool) -> None:
+    lanes, runner, _, first = held(opened)
+    requests = [request_of(runner, [place]) for place in range(3)]
+    for request in requests:
+        request.done = lambda ended: end(lanes, runner, wait)
+        lanes.submit(request)
+    ending = threading.Thread(target=end, args=[lanes, runner, False], daemon=True)
+    ending.start()
+    until(lambda: all(request.finished for request in requests))
+    runner.open.set()
+    ending.join(30)
+    assert not ending.is_alive()
+    assert first[0].result is not None
+    assert not lanes._outcomes.open
+
+
 def test_whoever_waits_for_an_end_takes_no_signal_from_a_lane(opened: Opened) -> None:
     """While one thread waits for a runner's end, a request of another runner wakes an idle lane at once."""
     lanes, runner, ended = opened(2), FakeRunner(held=True), Ended()
