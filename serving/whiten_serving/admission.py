@@ -45,7 +45,8 @@ class Limits:
         """Check that a request can be computed in time and finds room.
 
         If nothing of its model waits or runs, what one batch holds is not held up by the measured rate, but measures it
-        anew: a rate of a moment in which the machine was busy or stood still would refuse everything for ever.
+        anew: a rate of a moment in which the machine was busy or stood still would refuse everything for ever. It may
+        miss its deadline; that costs one batch.
 
         Raises:
             OverloadedError: too much work waits already.
@@ -53,7 +54,7 @@ class Limits:
         """
         tokens, left = request.tokens, request.deadline - now
         line = queue.line(request.runner)
-        measures = not line.tokens and not line.running and tokens <= line.schedule.budget
+        measures = line.idle and tokens <= line.schedule.budget
         seconds = 0.0 if measures else line.seconds_for(tokens)
         limit, why = self.max_queue_tokens, "is the limit of the queue"
         if seconds > _DOUBT * left * self.lanes > 0:

@@ -4,7 +4,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from threading import Condition, RLock
+from threading import Condition, RLock, Thread, current_thread
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class Outcomes:
     def __init__(self, lock: RLock, queue: Queue) -> None:
         self.counters = BatcherCounters()
         self.open: set[Request] = set()  # requests of whose outcome nobody was told
+        self.calling: list[Thread] = []  # threads in callers' functions, which must not wait for others to be told
         self._changed = Condition(lock)  # for those who wait for an end
         self._queue = queue
 
@@ -60,7 +61,7 @@ class Outcomes:
                         self.compute(Batch.of([(request, index)]), alone, on_batch)
             return False
         self._deliver(batch, vectors)
-        _call(on_batch, batch)
+        self._call(on_batch, batch)
         return True
 
     def _deliver(self, batch: Batch, vectors: NDArray[np.float32]) -> None:
@@ -116,10 +117,20 @@ class Outcomes:
     def tell(self, requests: list[Request]) -> None:
         """Tell callers that their requests have outcomes."""
         for request in requests:
-            _call(request.done, request)
+            self._call(request.done, request)
         if requests:
             with self._changed:
                 self.forget(requests)
+
+    def _call(self, function: Callable[[Any], object], value: object) -> None:
+        """Call a caller's function in a lane, and log what it raises, which must not end the lane."""
+        self.calling.append(current_thread())
+        try:
+            function(value)
+        except BaseException:
+            _log.exception("a function that was called with what a lane computed raised; the lane goes on")
+        finally:
+            self.calling.remove(current_thread())
 
     def forget(self, requests: list[Request]) -> None:
         """Let those who wait for the end of requests go on; callers hold the lock."""
@@ -135,11 +146,3 @@ def _copy(error: Exception) -> Exception:
         copied = RunError(one_line(error))
     copied.__cause__ = error
     return copied
-
-
-def _call(function: Callable[[Any], object], value: object) -> None:
-    """Call a caller's function in a lane, and log what it raises, which must not end the lane."""
-    try:
-        function(value)
-    except BaseException:
-        _log.exception("a function that was called with what a lane computed raised; the lane goes on")

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import json
 import logging
 import math
 import os
@@ -14,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import prometheus_client
@@ -25,6 +23,7 @@ from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.process import is_terminal
 from whiten_serving.arguments import ModelChoice, read_keys, usual_format
 from whiten_serving.http.app import make_app, with_tracing
+from whiten_serving.http.logs import set_up_logs
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.protocol import Protocol
 from whiten_serving.http.service import Service
@@ -255,45 +254,6 @@ def open_process(settings: Settings, choices: Sequence[ModelChoice]) -> Process:
         scheduler.on_batch = service.metrics.on_batch
         opening.pop_all()
     return Process(settings, choices, service, scheduler)
-
-
-def set_up_logs(form: str) -> None:
-    """Let uvicorn, asyncio and the application log in one form, and requests a line each, on stderr."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if form == "json" else TextLines())
-    for name, level, one in (
-        ("whiten.serving", logging.INFO, handler),
-        ("uvicorn.error", logging.WARNING, handler),
-        ("asyncio", logging.ERROR, handler),
-        ("whiten.access", logging.INFO, logging.StreamHandler()),
-    ):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [one], False
-        logger.setLevel(level)
-
-
-class TextLines(logging.Formatter):
-    """Writes a message about the process in one line, with the type and text of its exception."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        error = record.exc_info[1] if record.exc_info else None
-        cause = f": {type(error).__name__}: {error}" if error is not None else ""
-        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        values = "".join(f"; {name}: {value}" for name, value in getattr(record, "values", {}).items())
-        return level + " ".join(f"{record.getMessage()}{cause}{values}".split())
-
-
-class JsonLines(TextLines):
-    """Writes it as an object of JSON."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        values, record.values = getattr(record, "values", {}), {}
-        written = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "message": super().format(record).removeprefix(f"{record.levelname.lower()}: "),
-        }
-        return json.dumps(written | values)
 
 
 def notify(*lines: str) -> None:

@@ -32,6 +32,11 @@ class Line:
         self.clients: dict[str, dict[Request, None]] = {}  # whose turn it is first, then the others
 
     @property
+    def idle(self) -> bool:
+        """Return whether nothing waits or runs."""
+        return not self.tokens and not self.running
+
+    @property
     def ready(self) -> bool:
         """Return whether texts wait of which a batch may be taken now."""
         return self.tokens > 0 and self.running < self.schedule.workers

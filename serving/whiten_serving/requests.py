@@ -21,6 +21,9 @@ _MEMORY = 0.95
 """Share of the earlier measurements that the rate keeps with each batch: about the last twenty count. With fewer, too
 much is accepted whenever some batches happen to be fast."""
 
+_STOOD_STILL = 8.0
+"""Factor by which batches are slower only if the process stood still or the machine was busy: they tell nothing."""
+
 
 class OverloadedError(WhitenError):
     """Raised when a request is refused because too much work waits already.
@@ -94,6 +97,11 @@ class Request:
     def asked_tokens(self) -> int:
         """Return the tokens of all texts of the call, equal ones too."""
         return self.tokens if self.places is None else sum(self.lengths[place] for place in self.places)
+
+    def sample(self, tokens: int) -> "Request":
+        """Return a request of its first texts, one or so many tokens at most, that measures the rate for nobody."""
+        texts = TokenizedTexts(self.texts.ids[: max(tokens // max(self.lengths), 1)], self.texts.prompt_tokens)
+        return Request(self.runner, texts, self.finish, lambda request: None, client=self.client)
 
     def store(self, indices: list[int], vectors: NDArray[np.float32]) -> bool:
         """Take the vectors of some of its texts, and return whether all are there."""
@@ -229,9 +237,10 @@ class Rate:
     seconds: float = 0.0
 
     def add(self, tokens: float, seconds: float) -> None:
-        """Add a batch."""
-        self.tokens = self.tokens * _MEMORY + tokens
-        self.seconds = self.seconds * _MEMORY + seconds
+        """Add a batch; forget those before one that is much faster."""
+        memory = 0.0 if self.seconds_for(tokens) > _STOOD_STILL * seconds else _MEMORY
+        self.tokens = self.tokens * memory + tokens
+        self.seconds = self.seconds * memory + seconds
 
     def seconds_for(self, tokens: float) -> float:
         """Return the time that tokens take; 0 before the first batch."""

@@ -20,6 +20,7 @@ from whiten_serving.requests import (
     ModelStats,
     OverloadedError,
     Request,
+    TooManyTokensError,
 )
 
 _log = logging.getLogger("whiten.serving")
@@ -50,15 +51,13 @@ class Scheduler:
         self._queue = Queue()
         self._outcomes = Outcomes(lock, self._queue)
         self._ended: WeakSet[Engine] = WeakSet()
-        self._busy = self._asleep = 0  # lanes that compute; lanes that sleep and that nobody has woken
-        self._inline: set[Thread] = set()  # threads of callers that compute a batch
-        self._began: dict[int, float] = {}  # when each batch began that runs, by its id
+        self._asleep = 0  # lanes that sleep and that nobody has woken
+        self._running: dict[Thread, tuple[Batch, float]] = {}  # what lanes and callers compute, and when each began it
         self._closed = False
         _live.add(self)
 
     def check_open(self, runner: Engine) -> None:
         """Raise ClosedError if requests of a runner are not taken."""
-        self._check_process()
         if self._closed or runner in self._ended:
             raise ClosedError("the batcher is closed; create a new one")
 
@@ -79,16 +78,23 @@ class Scheduler:
         self._check_process()
         with self._changed:
             self.check_open(request.runner)
-            now = time.monotonic()
-            with self._outcomes.counting_refusals():
-                self.limits.check(self._queue, request, now)
-            if len(self._threads) < self.lanes:
-                self._start_lanes()
-            request.submitted = now
-            self._queue.add(request)
-            self._outcomes.open.add(request)
-            if wake:
-                self._wake()
+            self._start_lanes()
+            try:
+                with self._outcomes.counting_refusals():
+                    self.limits.check(self._queue, request, time.monotonic())
+            except TooManyTokensError:
+                line = self._queue.line(request.runner)
+                if line.idle and request.tokens <= self.limits.max_queue_tokens:  # nothing else measures the rate anew
+                    self._add(request.sample(line.schedule.budget), wake=True)
+                raise
+            self._add(request, wake)
+
+    def _add(self, request: Request, wake: bool) -> None:
+        request.submitted = time.monotonic()
+        self._queue.add(request)
+        self._outcomes.open.add(request)
+        if wake:
+            self._wake()
 
     def _start_lanes(self) -> None:
         """Start the threads that do not run yet; those that the system gives are enough."""
@@ -112,25 +118,21 @@ class Scheduler:
 
         Unlike a lane, this does not look for more afterwards: a lane goes on with what waits then.
         """
-        if self._busy or self._queue.requests > 1:
+        if self._running or self._queue.requests > 1:
             self.wake()
             return
         ended, taken = list[Request](), None
-        with self._changed:
-            if not self._closed and self._queue.seconds_of_text() <= _INLINE_SECONDS:
-                taken = self._start(ended)
-            else:
-                self._wake()
+        try:
+            with self._changed:
+                if not self._closed and self._queue.seconds_of_text() <= _INLINE_SECONDS:
+                    taken = self._start(ended)
+            self._outcomes.tell(ended)
             if taken is not None:
-                self._inline.add(current_thread())
-        self._outcomes.tell(ended)
-        if taken is not None:
-            try:
                 self._run(*taken)
-            finally:
-                with self._changed:
-                    self._inline.remove(current_thread())
-                    self._changed.notify_all() if self._closed else self._wake()
+        finally:
+            self._end(None, RunError("interrupted, such as by Ctrl-C in the caller's thread"))
+            with self._changed:
+                self._changed.notify_all() if self._closed else self._wake()
 
     def _wake(self) -> None:
         """Wake a lane that sleeps, if there is one and something for it; callers hold the lock."""
@@ -152,9 +154,9 @@ class Scheduler:
         self._check_process()
         with self._changed:
             queue, now = self._queue, time.monotonic()
-            oldest = max((now - began for began in self._began.values()), default=0.0)
+            oldest = max((now - began for _, began in self._running.values()), default=0.0)
             waiting = queue.requests, queue.tokens, queue.seconds / self.lanes
-            return BatcherStats(self.lanes, self._busy, *waiting, oldest, replace(self._outcomes.counters))
+            return BatcherStats(self.lanes, len(self._running), *waiting, oldest, replace(self._outcomes.counters))
 
     def stats_of(self, runner: Engine) -> ModelStats:
         """Return what waits of one model now, and at which rate its batches are computed."""
@@ -170,16 +172,14 @@ class Scheduler:
                 self._changed.notify_all()
 
     def close(self, wait: bool = True) -> None:
-        """Take no more requests, compute what waits, and end the threads; in a lane, without waiting for that."""
+        """Take no more requests, compute what waits, and end the threads; in a `done`, without waiting for that."""
         if self._process != os.getpid():
             return
-        with self._changed:
-            self._closed = True
-            left = list(self._outcomes.open)
-            self._changed.notify_all()
+        self.abandon()
         if not wait:
+            left = list(self._outcomes.open)
             self._outcomes.fail([request for request in left if request.queued_tokens], ClosedError(_CLOSED))
-        if not self._computes_here():
+        if current_thread() not in self._outcomes.calling:
             for lane in self._threads:
                 lane.join()
 
@@ -196,14 +196,11 @@ class Scheduler:
         with self._changed:
             self._ended.add(runner)
             left = self._outcomes.of(runner)
+            self._wake()
         if not wait:
             self._outcomes.fail([request for request in left if request.queued_tokens], ClosedError(_CLOSED))
-        if not self._computes_here():
+        if current_thread() not in self._outcomes.calling:
             self._outcomes.wait_for(left)
-
-    def _computes_here(self) -> bool:
-        """Return whether the caller is called with what its thread computed, so that it must not wait for more."""
-        return current_thread() in {*self._threads, *self._inline}
 
     def _work(self) -> None:
         """Compute batches until the scheduler is closed."""
@@ -223,22 +220,25 @@ class Scheduler:
 
     def _run(self, batch: Batch, alone: bool) -> None:
         """Compute a batch, give its texts an outcome, and note how long it took."""
-        start, computed = time.perf_counter(), False
+        start = time.perf_counter()
         try:
             computed = self._outcomes.compute(batch, alone, self.on_batch)
+            self._end(time.perf_counter() - start if computed else None)
         except Exception as error:  # nobody may wait for ever, whatever went wrong
             _log.exception("a batch failed")
+            self._end(None, error)
+
+    def _end(self, seconds: float | None, error: Exception | None = None) -> None:
+        """Note that the batch of this thread, if it has one, does not run any more, and how long it took or why not."""
+        if current_thread() not in self._running:
+            return
+        batch, _ = self._running[current_thread()]
+        if error is not None:
             self._outcomes.fail(batch.parts, error)
-        except BaseException as error:  # such as Ctrl-C in a caller's thread
-            self._outcomes.fail(batch.parts, RunError(f"interrupted by {type(error).__name__}"))
-            raise
-        finally:
-            seconds = time.perf_counter() - start if computed else None
-            share = max(1, self.lanes / batch.runner.schedule.workers)  # of all lanes, where this model can use fewer
-            with self._changed:
-                self._busy -= 1
-                del self._began[id(batch)]
-                self._queue.end(batch, seconds, share)
+        share = max(1, self.lanes / batch.runner.schedule.workers)  # of all lanes, where this model can use fewer
+        with self._changed:
+            del self._running[current_thread()]
+            self._queue.end(batch, seconds, share)
 
     def _next(self) -> tuple[Batch, bool] | None:
         """Wait for a batch; return it, and whether it has all threads. Returns None if the scheduler is closed."""
@@ -247,7 +247,7 @@ class Scheduler:
             with self._changed:
                 taken = self._start(ended)
                 if taken is None and not ended:
-                    if self._closed and not self._inline:
+                    if self._closed and self._running.keys() <= set(self._threads):
                         return None
                     self._asleep += 1
                     self._changed.wait()
@@ -260,21 +260,19 @@ class Scheduler:
         batch = self._take(ended)
         if batch is None:
             return None
-        self._busy += 1
-        self._began[id(batch)] = time.monotonic()
+        self._running[current_thread()] = batch, time.monotonic()
         self._wake()
-        crowd = self.lanes if self._queue.ready else self._busy
+        crowd = self.lanes if self._queue.ready else len(self._running)
         return batch, 2 * crowd <= batch.runner.schedule.workers  # at least half the threads would be idle
 
     def _take(self, ended: list[Request]) -> Batch | None:
-        """Return a batch, if there is one, and note whom to tell that it has ended; callers hold the lock.
+        """Return a batch, if there is one; callers hold the lock, and tell the requests in `ended`.
 
-        Requests whose deadlines have passed end, and so does that of the next batch where none can be formed, for want
-        of memory: nobody may wait for ever.
+        Those are late, or the next one where no batch can be formed, for want of memory: nobody may wait for ever.
         """
         now, late = time.monotonic(), list[Request]()
         try:
-            return self._queue.take(self.lanes - self._busy, now, late)
+            return self._queue.take(self.lanes - len(self._running), now, late)
         except Exception as reason:
             _log.exception("no batch could be formed")
             if (first := self._queue.first()) is not None:

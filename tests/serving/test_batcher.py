@@ -331,8 +331,9 @@ def test_a_forked_child_is_told_to_make_its_own(tiny: Encoder, monkeypatch: pyte
         batcher.submit("a").result(30)
         with monkeypatch.context() as forked:
             forked.setattr("os.getpid", lambda: -1)
-            with pytest.raises(WhitenError, match="before this process was forked; make one in each process"):
-                batcher.submit("a")
+            for texts in ("a", []):
+                with pytest.raises(WhitenError, match="before this process was forked; make one in each process"):
+                    batcher.submit(texts)
             batcher._queue.scheduler.close()  # it has none of the parent's threads, and waits for none
         assert batcher.submit("a").result(30).shape == (32,)
 

@@ -56,7 +56,7 @@ def runner(lanes: Scheduler) -> MeanwhileRunner:
     runner = MeanwhileRunner()
     first = request_of(runner, [1])
     lanes.submit(first)
-    until(lambda: first.finished and lanes._asleep == lanes.lanes and not lanes._busy)
+    until(lambda: first.finished and lanes._asleep == lanes.lanes and not lanes.stats().lanes_busy)
     return runner
 
 
@@ -186,6 +186,18 @@ def test_a_callback_in_the_callers_thread_may_close(
     assert runner.inline == 1
 
 
+@pytest.mark.parametrize("end", [lambda lanes, runner: lanes.close(), lambda lanes, runner: lanes.end(runner)])
+def test_a_callback_of_a_late_request_may_close(
+    lanes: Scheduler, runner: MeanwhileRunner, end: Callable[[Scheduler, FakeRunner], None]
+) -> None:
+    request = request_of(runner, [1])
+    request.deadline, request.done = 0.0, lambda request: end(lanes, runner)
+    begun = in_thread(begin, lanes, request)
+    begun.join(30)
+    assert not begun.is_alive()
+    assert isinstance(request.error, DeadlineExceededError)
+
+
 def test_an_interrupt_fails_the_request_and_the_next_is_computed(lanes: Scheduler, runner: MeanwhileRunner) -> None:
     def meanwhile() -> None:
         raise KeyboardInterrupt
@@ -196,6 +208,28 @@ def test_an_interrupt_fails_the_request_and_the_next_is_computed(lanes: Schedule
     assert isinstance(request.error, RunError)
     assert lanes.stats().lanes_busy == 0
     check(begin(lanes, request_of(runner, *ROWS)))
+
+
+@pytest.mark.parametrize("rows", [ROWS[:1], ROWS])
+def test_an_interrupt_before_a_batch_is_computed_fails_its_request(
+    lanes: Scheduler, runner: MeanwhileRunner, rows: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupts, tell = [KeyboardInterrupt()], lanes._outcomes.tell
+
+    def told(requests: list[Request]) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        tell(requests)
+
+    monkeypatch.setattr(lanes._outcomes, "tell", told)
+    request = request_of(runner, *rows)
+    with pytest.raises(KeyboardInterrupt):
+        begin(lanes, request)
+    assert isinstance(request.error, RunError)
+    check(begin(lanes, request_of(runner, *ROWS)))
+    closing = in_thread(lanes.close)
+    closing.join(30)
+    assert not closing.is_alive()
 
 
 def test_requests_in_any_order_all_end(golden: Path) -> None:

@@ -354,6 +354,40 @@ def test_ending_one_runner_without_waiting_fails_its_requests(opened: Opened) ->
     assert others.result is not None
 
 
+@pytest.mark.parametrize("end", [lambda lanes, runner: lanes.end(runner), lambda lanes, runner: lanes.close()])
+def test_an_end_computes_what_waits_for_a_wake_that_never_comes(opened: Opened, end: Callable[..., None]) -> None:
+    """As where an event loop was stopped between queueing a request and waking a lane."""
+    lanes, runner, ended = opened(2), FakeRunner(), Ended()
+    lanes.submit(request_of(runner, [1], done=ended))
+    ended.wait(1)
+    until(lambda: lanes._asleep == 2)
+    request = request_of(runner, [1], done=ended)
+    lanes.submit(request, wake=False)
+    ending = threading.Thread(target=end, args=[lanes, runner], daemon=True)
+    ending.start()
+    ending.join(30)
+    assert not ending.is_alive()
+    assert request.result is not None
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("end", [Scheduler.end, lambda lanes, runner, wait: lanes.close(wait)], ids=["end", "close"])
+def test_a_function_that_is_called_by_an_end_may_end_too(opened: Opened, end: Callable[..., None], wait: bool) -> None:
+    lanes, runner, _, first = held(opened)
+    requests = [request_of(runner, [place]) for place in range(3)]
+    for request in requests:
+        request.done = lambda ended: end(lanes, runner, wait)
+        lanes.submit(request)
+    ending = threading.Thread(target=end, args=[lanes, runner, False], daemon=True)
+    ending.start()
+    until(lambda: all(request.finished for request in requests))
+    runner.open.set()
+    ending.join(30)
+    assert not ending.is_alive()
+    assert first[0].result is not None
+    assert not lanes._outcomes.open
+
+
 def test_whoever_waits_for_an_end_takes_no_signal_from_a_lane(opened: Opened) -> None:
     """While one thread waits for a runner's end, a request of another runner wakes an idle lane at once."""
     lanes, runner, ended = opened(2), FakeRunner(held=True), Ended()
@@ -479,20 +513,50 @@ def test_a_batch_that_stood_still_refuses_requests_of_one_batch_no_longer_than_i
     def submit(texts: int) -> None:
         lanes.submit(request_of(runner, *[[1] * 16] * texts, done=ended, deadline=time.monotonic() + 10))
 
-    with pytest.raises(TooManyTokensError, match="can be computed in the"):
-        submit(20)
     runner.open.clear()
     submit(1)
     with pytest.raises(TooManyTokensError, match="can be computed in the"):  # one waits or runs
         submit(1)
     runner.open.set()
-    for number in range(2, 202):
+    for number in range(2, 4):
         ended.wait(number)
         until(lambda: not lanes.stats().lanes_busy)
         submit(1)
     submit(20)
-    ended.wait(203)
+    ended.wait(5)
     assert lanes.stats_of(runner).rate > 1000 * rate
+
+
+@pytest.mark.parametrize("lanes_open", [1, 3])
+@pytest.mark.parametrize("slower", [2.0, 7.0, 60.0, 600_000.0])
+@pytest.mark.parametrize("rows", [[16] * 20, [300], [3, 16, 1] * 20, [1] * 300], ids=["even", "long", "mixed", "short"])
+def test_requests_of_more_than_a_batch_measure_a_model_that_stood_still_anew(
+    opened: Opened, clock: Clock, rows: list[int], slower: float, lanes_open: int
+) -> None:
+    """Though each of them is refused, and no smaller one comes; a limit that a refusal tells is right afterwards."""
+    lanes, runner, ended = opened(lanes_open), FakeRunner(False, 0.01, Schedule(1, 16), clock), Ended()
+    runner.token_seconds *= slower
+    lanes.submit(request_of(runner, [1] * 16, done=ended))
+    ended.wait(1)
+    runner.token_seconds /= slower
+    for _ in range(40):
+        until(lambda: lanes.stats().lanes_busy == lanes.stats().queue_tokens == 0)
+        request = request_of(runner, *[[1] * length for length in rows], done=ended, deadline=time.monotonic() + 5)
+        try:
+            lanes.submit(request, wake=False)
+        except TooManyTokensError:
+            continue
+        break
+    else:
+        raise AssertionError("no request was taken")
+    lanes.wake()
+    ended.wait(2)
+    until(lambda: lanes.stats().lanes_busy == 0)
+    with pytest.raises(TooManyTokensError) as refusal:
+        lanes.submit(request_of(runner, *[[1] * 16] * 5000, deadline=time.monotonic() + 10))
+    assert 300 < refusal.value.limit <= 1100
+    lanes.close()
+    assert not lanes._outcomes.open
 
 
 def test_the_oldest_batch_that_runs_is_seen(opened: Opened) -> None:

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -24,14 +23,12 @@ from whiten_serving.http import ollama, openai, tei
 from whiten_serving.http.calls import Call, Guarded
 from whiten_serving.http.description import document, page
 from whiten_serving.http.errors import ApiError, ClientGoneError, draining, of_answer
+from whiten_serving.http.logs import log_request
 from whiten_serving.http.metrics import version
 from whiten_serving.http.service import Endpoint, Service, answer, json_of
 from whiten_serving.requests import OverloadedError
 
 LOGGER = logging.getLogger("whiten.serving")
-ACCESS = logging.getLogger("whiten.access")
-"""Gets a line for each request, at level INFO, already formatted: its handlers should add nothing."""
-
 GONE = 499
 """Status, in logs and metrics, of requests whose caller had gone before the answer."""
 
@@ -117,6 +114,10 @@ def all_paths() -> list[tuple[str, Endpoint]]:
 
 def make_app(service: Service) -> Starlette:
     """Return the application, which can be mounted in another one."""
+    ends = tuple(endpoint.path for endpoint in TEI if endpoint.method == "POST" and endpoint.path != "/")
+    for name in service.models.names:
+        if name.endswith(ends):
+            raise UsageError(f"a model is called {name!r}, which ends like a route ({', '.join(ends)}); choose another")
     places = all_paths()
     routes = [_route(service, endpoint, path) for path, endpoint in places]
     root = service.settings.root_path
@@ -124,8 +125,8 @@ def make_app(service: Service) -> Starlette:
         for path in (root, *(root + path for path, _ in places)):
             if any(route.path_regex.match(path) for route in routes):
                 raise UsageError(f"root_path is {root!r}, below which {path!r} would be two routes; choose another")
-        ends = [("", endpoint) for path, endpoint in places if path == "/"]
-        routes += [_route(service, endpoint, root + path) for path, endpoint in places + ends]
+        roots = [("", endpoint) for path, endpoint in places if path == "/"]
+        routes += [_route(service, endpoint, root + path) for path, endpoint in places + roots]
     middleware = []
     if service.settings.cors_origins:
         cors = Middleware(
@@ -256,32 +257,7 @@ def _observe(service: Service, call: Call, method: str) -> None:
     if call.status == HTTPStatus.OK and call.run_seconds:
         times = call.tokenize_seconds, call.queue_seconds, call.run_seconds
         service.metrics.count_texts(call.model, call.texts, call.tokens, call.truncated, times)
-    if service.settings.log != "off" and ACCESS.isEnabledFor(logging.INFO):
-        line = _line(call, method, seconds, service.settings.log == "json")
-        ACCESS.handle(logging.LogRecord(ACCESS.name, logging.INFO, "", 0, line, None, None))  # `info` costs 5 µs more
-
-
-def _line(call: Call, method: str, seconds: float, as_json: bool) -> str:
-    """Return the line of a request: what it was and what it cost, never a text."""
-    fields: dict[str, object] = {
-        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "id": call.id,
-        "method": method if method.isalpha() and len(method) <= 10 else "other",
-        "route": call.route,
-        "model": call.model,
-        "status": call.status,
-        "texts": call.texts,
-        "tokens": call.tokens,
-        "truncated": call.truncated,
-        "queue_ms": round(call.queue_seconds * 1000, 2),
-        "run_ms": round(call.run_seconds * 1000, 2),
-        "total_ms": round(seconds * 1000, 2),
-    }
-    fields |= {name: value for name, value in (("client", call.client), ("error", call.code)) if value}
-    if as_json:
-        return json_of(fields).decode()
-    first = " ".join(str(fields.pop(name)) for name in ("time", "status", "method", "route"))
-    return f"{first} {' '.join(f'{name}={value}' for name, value in fields.items() if value not in ('', 0))}"
+    log_request(call, method, seconds, service.settings.log)
 
 
 def _describe_span(call: Call) -> None:

@@ -1,9 +1,10 @@
-"""Speak HTTP/1.1 as uvicorn does, but read bodies behind offers of an upgrade, bound heads, and write answers whole.
+"""Speak HTTP/1.1 as uvicorn does, but read bodies behind offers of an upgrade, judge heads, and write answers whole.
 
 A client that takes nothing of its answer for some time is cut off.
 """
 
 import asyncio
+import re
 from typing import Any
 
 import httptools
@@ -17,6 +18,9 @@ _WHOLE = 32_768
 
 STALLED = 30.0
 """Seconds after which a client that takes nothing of its answer is cut off."""
+
+_HOST = re.compile(rb"(\[[\w.:~!$&'()*+,;=%-]+\]|([\w.~!$&'()*+,;=-]|%[0-9a-fA-F]{2})*)(:[0-9]*)?", re.ASCII)
+"""Value of the header Host (RFC 9110, 7.2): an address in brackets or a name, which may be empty, and a port."""
 
 
 class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
@@ -68,10 +72,14 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.in_head:  # trailers are no headers (RFC 9110, 6.5.1)
-            super().on_header(name, value)
+            super().on_header(name, value.rstrip(b" \t"))  # blanks that llhttp leaves
 
     def on_headers_complete(self) -> None:
         self.pending, self.in_head = 0, False
+        hosts = [value for name, value in self.headers if name == b"host"]
+        wanted = {1} if self.parser.get_http_version() > "1.0" else {0, 1}
+        if len(hosts) not in wanted or not all(map(_HOST.fullmatch, hosts)):
+            raise httptools.HttpParserError("wanted one valid Host (RFC 9112, 3.2)")
         if not self.parser.should_keep_alive():  # uvicorn before 0.53 reads "TE, close" as a connection that goes on
             fields = [field for field in self.headers if field[0] != b"connection"]
             self.headers[:] = [*fields, (b"connection", b"close")]

@@ -187,7 +187,7 @@ def test_one_line_a_request_whatever_it_holds(app: Any, caplog: pytest.LogCaptur
 def test_live_fails_when_a_batch_has_hung(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = app.state.service.models.scheduler
     for seconds, status in ((0.0, 200), (59.0, 200), (61.0, 503)):
-        monkeypatch.setattr(scheduler, "_began", {0: time.monotonic() - seconds})
+        monkeypatch.setattr(scheduler, "_running", {None: (None, time.monotonic() - seconds)})
         answer = asked(app, "GET", "/live")
         assert answer.status == status
         page = asked(app, "GET", "/metrics").body.decode()

@@ -10,6 +10,7 @@ import pytest
 from support.asgi import ROUTES, ask, asked
 from support.vectors import assert_near
 from whiten import Encoder
+from whiten_runtime.errors import UsageError
 from whiten_serving import AsyncEncoder
 from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.http.app import make_app
@@ -70,6 +71,28 @@ def test_the_path_and_the_body_name_one_model(two: Models, path: str, name: str,
     assert answer.status == status
     if status == 422:
         assert b"leave one out" in answer.body
+
+
+def named(models: Models, name: str) -> Models:
+    """Return the models, of which the second has another name."""
+    first, second = models
+    return Models([first, ServedModel(name, second.queue)])
+
+
+@pytest.mark.parametrize("name", ["embed", "one/x", "one/embed/b", "one-embed", "one/health", "a/info", "a/embeddings"])
+def test_a_model_is_at_its_own_path_whatever_its_name(two: Models, name: str) -> None:
+    app = app_of(named(two, name))
+    for path in ("", "/embed", "/invocations", "/tokenize"):
+        assert asked(app, "POST", f"/models/{name}{path}", {"inputs": "a"}).status == 200
+    assert asked(app, "GET", f"/models/{name}/info").json()["model_dtype"] == "int8"
+    assert asked(app, "POST", f"/openai/deployments/{name}/embeddings", {"input": "a"}).json()["model"] == name
+    assert asked(app, "GET", f"/v1/models/{name}").json()["id"] == name
+
+
+@pytest.mark.parametrize("name", ["one/embed", "a/b/embed", "a/tokenize", "a/similarity", "a/invocations", "/embed"])
+def test_a_model_whose_own_path_would_be_another_route_is_refused(two: Models, name: str) -> None:
+    with pytest.raises(UsageError, match=f"^a model is called '{name}', which ends like a route .*; choose another"):
+        app_of(named(two, name))
 
 
 UNKNOWN = [

@@ -156,6 +156,28 @@ def test_a_deadline_is_504_and_the_text_is_not_computed(gated: Any) -> None:
     assert gate.texts == 1
 
 
+def test_a_model_that_is_idle_tries_one_batch_and_measures_what_is_more_until_it_is_taken(gated: Any) -> None:
+    """Though the rate, of a moment in which the process stood still, says that neither can be done."""
+    encoder, gate = gated
+    scheduler, runner, app = encoder._queue.scheduler, encoder._queue.runner, encoder.asgi_app()
+    scheduler.limits.max_queue_tokens = 100_000
+    scheduler._queue.line(runner).rate.add(1.0, 1000.0)
+    much = {"input": [f"{TEXT} {number}" for number in range(10 * runner.schedule.budget // 40)]}
+
+    async def run() -> None:
+        answer = await ask(app, "POST", "/v1/embeddings", {"input": "a"}, {"x-timeout-ms": "100"})
+        assert (answer.status, answer.json()["error"]["code"]) == (504, "deadline")
+        gate.open()
+        await until(lambda: encoder.stats().lanes_busy == 0)
+        scheduler._queue.line(runner).rate.add(1.0, 1000.0)
+        answer = await ask(app, "POST", "/v1/embeddings", much)
+        assert (answer.status, answer.json()["error"]["code"]) == (413, "too_many_tokens")
+        await until(lambda: encoder.stats().lanes_busy == encoder.stats().queue_tokens == 0)
+        assert (await ask(app, "POST", "/v1/embeddings", much)).status == 200
+
+    asyncio.run(run())
+
+
 def test_the_operators_timeout(gated: Any) -> None:
     encoder, _ = gated
     app = encoder.asgi_app(timeout=0.1)

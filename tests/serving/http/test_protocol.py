@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+import h11
 import pytest
 import uvicorn
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ POST = b"POST /a HTTP/1.1\r\nhost: test\r\n"
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
 WEBSOCKET = b"connection: keep-alive, upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
 THREE = b"content-length: 3\r\n\r\n"
+LAST = b"GET /last HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n"
 REFUSED = "HTTP/1.1 400"
 
 
@@ -34,7 +36,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": content})
 
 
-async def exchange(parts: Sequence[bytes]) -> str:
+async def exchange(parts: Sequence[bytes], last: bytes = LAST) -> str:
     """Return all that a server answers to bytes that come in parts, until it closes or a last request is answered."""
     config = uvicorn.Config(echo, http=Protocol, ws="none", lifespan="off", log_config=None)
     config.load()
@@ -42,7 +44,6 @@ async def exchange(parts: Sequence[bytes]) -> str:
     server = await loop.create_server(lambda: Protocol(config, state, {}), "127.0.0.1", 0)
     async with server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        last = b"GET /last HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n"
         received = asyncio.create_task(reader.read())
         try:
             for part in [*parts, last]:
@@ -75,8 +76,9 @@ def bodies(answers: str) -> list[str]:
         [b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"],
         [b"transfer-encoding: chunked\r\n\r\n", b"1\r\na\r\n2;x=y\r\nb", b"c\r\n0\r\nmore: trailer\r\n\r\n"],
         [b"expect: 100-continue\r\n" + THREE, b"abc"],
+        [b"expect:100-continue \t\r\n" + THREE, b"abc"],
     ],
-    ids=["one packet", "two", "three", "chunked", "chunks", "continue"],
+    ids=["one packet", "two", "three", "chunked", "chunks", "continue", "blanks"],
 )
 def test_an_offer_of_an_upgrade_is_ignored(offer: bytes, parts: list[bytes]) -> None:
     answers = asyncio.run(exchange([POST + offer + parts[0], *parts[1:]]))
@@ -171,6 +173,64 @@ def test_a_head_without_end_is_400(begin: bytes) -> None:
     answers = asyncio.run(exchange([begin, *[b"a" * 30_000] * 12]))  # more than is read at once, besides the limit
     assert answers == "" or REFUSED in answers  # the client may be told by the end of the connection alone
     assert "GET " not in answers
+
+
+def has_h11_a_request(head: bytes) -> bool:
+    """Return whether h11 takes a head; it counts the lines of Host, whatever these hold."""
+    connection = h11.Connection(h11.SERVER)
+    connection.receive_data(head)
+    try:
+        return isinstance(connection.next_event(), h11.Request)
+    except h11.RemoteProtocolError:
+        return False
+
+
+@pytest.mark.parametrize("offer", [b"", H2C], ids=["plain", "h2c"])
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        b"",
+        b"Host: a\r\nhost: a\r\n",
+        b"Host: a\r\nx: y\r\nHOST:\r\n",
+        b"Host:\r\n",
+        b"Host: a\r\n",
+        b"host:a.example:8080 \r\n",
+        b"Host: whiten_1.b-c:\r\n",
+        b"Host: [::1]:80\r\n",
+        b"Host: [fe80::1%25eth0]\r\n",
+        b"Host: %2Frun%2Fwhiten.sock\r\n",
+        b"x-host: a\r\n",
+    ],
+)
+def test_a_request_of_http_1_1_has_one_host_as_h11_wants_it(offer: bytes, version: bytes, hosts: bytes) -> None:
+    head = b"POST /a HTTP/%b\r\n%b" % (version, hosts)
+    answers = asyncio.run(exchange([head + offer + b"connection: close\r\n" + THREE + b"abc"], last=b""))
+    assert answers.startswith("HTTP/1.1 200" if has_h11_a_request(head + THREE) else REFUSED)
+
+
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        b"a b",
+        b"a/b",
+        b"http://a",
+        b"me@a",
+        b"a:b",
+        b"a:1:2",
+        b"::1",
+        b"[::1",
+        b"[]",
+        b"[::1]a",
+        b"%zz",
+        b"\xc3\xa9",
+        b"a?",
+    ],
+)
+def test_an_invalid_host_is_400(version: bytes, host: bytes) -> None:
+    head = b"POST /a HTTP/%b\r\nhost: %b\r\n" % (version, host)
+    assert asyncio.run(exchange([head + THREE + b"abc"], last=b"")).startswith(REFUSED)
 
 
 def test_long_heads_and_bodies_are_read() -> None:
