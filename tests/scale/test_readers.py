@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import lzma
 import os
 import tempfile
 from collections.abc import Sequence
@@ -149,6 +150,7 @@ REFUSED = [
     ("a.jsonl", '{"text": "a"}\n', {"keep": ("tags",)}, "has no column 'tags', only 'text'"),
     ("a.txt", "", {}, "holds no text, nor does any other file"),
     ("a.txt.gz", gzip.compress(b"one\n" * 1000, mtime=0)[:-9], {}, "not a complete .gz file"),
+    ("a.txt.xz", lzma.compress(b"one\n") + b"two\n", {}, "not a complete .xz file"),
     ("a.parquet", b"PAR1 no", {}, "not a parquet file"),
 ]
 

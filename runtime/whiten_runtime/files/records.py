@@ -1,22 +1,15 @@
 """Read the records of .txt, .jsonl, .csv and .tsv files: their lines, and the values that they hold."""
 
-import bz2
 import csv
-import gzip
-import io
 import json
-import lzma
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, BinaryIO, Literal, TypeVar, cast, get_args
 
-from whiten_runtime.errors import DataError, MissingPackageError, UsageError, from_clone
+from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.compressed import Compression
 from whiten_runtime.ort.process import long_fields
 
 Kind = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
-
-Compression = Literal["gz", "zst", "bz2", "xz"]
 
 _OTHER_NAMES: dict[str, Kind] = {"ndjson": "jsonl"}
 """Other endings of names, and the kinds that they mean."""
@@ -60,45 +53,6 @@ def endings() -> str:
     """Return the endings of names by which files are known."""
     kinds, others = (", ".join(f".{name}" for name in get_args(names)) for names in (Kind, Compression))
     return f"{kinds}, or one of them with {others}"
-
-
-@contextmanager
-def content_of(raw: BinaryIO, name: str, compression: Compression | None) -> Iterator[BinaryIO]:
-    """Open the content of an open file; of a compressed one, it can be read from front to back only."""
-    if compression is None:
-        yield raw
-        return
-    if raw.seekable():  # gzip and zstd read an empty file as one without lines
-        if not raw.read(1):
-            raise _not_whole(name, compression, EOFError("it is empty"))
-        raw.seek(0)
-    try:
-        with _decompressed(raw, compression) as stream:
-            yield stream
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise _not_whole(name, compression, error) from None
-    except OSError as error:
-        if error.errno is not None:  # of the file itself
-            raise
-        raise _not_whole(name, compression, error) from None
-
-
-def _not_whole(name: str, compression: Compression, error: Exception) -> DataError:
-    return DataError(f"{name}: not a complete .{compression} file ({' '.join(str(error).split())})")
-
-
-def _decompressed(raw: BinaryIO, compression: Compression) -> BinaryIO:
-    if compression == "gz":
-        return cast(BinaryIO, gzip.GzipFile(fileobj=raw))
-    if compression == "bz2":
-        return cast(BinaryIO, bz2.BZ2File(raw))
-    if compression == "xz":
-        return cast(BinaryIO, lzma.LZMAFile(raw))
-    try:
-        import pyarrow
-    except ImportError:
-        raise MissingPackageError(f".zst files need pyarrow; install it {from_clone('parquet')}") from None
-    return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"))
 
 
 def records_of(stream: BinaryIO, name: str, kind: Kind, row: int = 1, size: int | None = None) -> Iterator[Record]:

@@ -207,6 +207,22 @@ def test_malformed_files_are_refused(
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("ending", list(COMPRESS)[1:])
+def test_compressed_files_are_read_to_their_end(tmp_path: Path, ending: str) -> None:
+    """Streams one after the other are one file; what follows and is no stream is refused, as is half of a stream."""
+    path, lines = tmp_path / f"a.txt{ending}", [f"line {number}" for number in range(9000)]
+    first, second = (COMPRESS[ending]("".join(f"{line}\n" for line in part).encode()) for part in (lines, ["last"]))
+    zeros = [] if ending == ".zst" else [bytes(4), bytes(9000)]
+    for between in (b"", *zeros):
+        for after in (b"", *zeros):
+            path.write_bytes(first + between + second + after)
+            assert list(read_texts(path)) == [*lines, "last"]
+    for rest in (b"junk", b"\n", b"junk" * 9000, bytes(8) + b"junk", second + b"junk", second[:3], second[:-1]):
+        path.write_bytes(first + rest)
+        with pytest.raises(DataError, match=f"a.txt{ending}: not a complete {ending} file"):
+            list(read_texts(path))
+
+
 def test_missing_files_and_directories_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         list(read_texts(tmp_path / "a.txt"))
