@@ -2,6 +2,8 @@
 
 import csv
 import json
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, Literal, TypeVar, cast, get_args
 
@@ -30,6 +32,8 @@ _PART = 1 << 20
 
 SAMPLED = 1000
 """Leading records of a .jsonl file in which keys are looked for."""
+
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 
 _FORMATS: dict[str, dict[str, Any]] = {
     "csv": {"delimiter": ",", "quoting": csv.QUOTE_MINIMAL},
@@ -156,6 +160,33 @@ def check_width(fields: Sequence[str], width: int) -> None:
         raise WrongRowError(f"has {len(fields)} columns; wanted {width}")
 
 
+def parse_table(
+    records: Iterator[Record],
+    name: str,
+    kind: Kind,
+    columns: Sequence[str],
+    wanted: str,
+    read: Callable[[list[str]], T | None],
+) -> Iterator[tuple[int, T]]:
+    """Yield the line of each record of a .csv or .tsv file, and what `read` returns for its fields in some columns.
+
+    The first record is the header. It has each of these columns once; `wanted` tells what else to give.
+    """
+    _, header = next(parse_records(records, name, lambda row, lines: fields_of(lines, row, kind) or None), (0, []))
+    if not set(columns) <= set(header):
+        raise UsageError(f"'{name}' has {_quoted(header) or 'nothing'} as header; wanted {wanted}")
+    places = [header.index(choose_column(column, header, name)) for column in columns]
+
+    def read_fields(row: int, lines: list[bytes]) -> T | None:
+        fields = fields_of(lines, row, kind)
+        if not fields:
+            return None
+        check_width(fields, len(header))
+        return read([fields[place] for place in places])
+
+    yield from parse_records(records, name, read_fields)
+
+
 def value_of(line: bytes, row: int) -> str | dict[str, Any] | None:
     """Return the string or object that a line of a .jsonl file holds; None for a blank one."""
     text = line_text(line, row)
@@ -225,6 +256,21 @@ def choose_column(
     if available.count(chosen) > 1:
         raise UsageError(f"'{name}' has the column '{chosen}' twice; rename one of them")
     return chosen
+
+
+def number_of(value: object) -> float | None:
+    """Return a number of JSON, or one in the digits of a field; None for anything else that `float` takes: True, 1_0.
+
+    So are numbers that are not finite, and those in digits of other scripts.
+    """
+    digits = isinstance(value, str) and _NUMBER.fullmatch(value)
+    if not digits and type(value) not in (int, float):
+        return None
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _quoted(names: list[str]) -> str:

@@ -179,7 +179,7 @@ def moved(folder: Path) -> None:
             filled("qrels/test.tsv", "query-id\tcorpus-id\tscore\tscore\nq1\td1\t1\t0\n"),
             "has the column 'score' twice",
         ),
-        (filled("qrels/test.tsv", "q1\t0\td1\t1\n"), "the columns q1, 0, d1, 1; wanted query-id, corpus-id, score"),
+        (filled("qrels/test.tsv", "q1\t0\td1\t1\n"), "has 'q1', '0', 'd1', '1' as header; wanted query-id, corpus-id"),
         (without("queries.jsonl"), "queries.jsonl' cannot be read .*; wanted BEIR's layout"),
         (without("qrels/test.tsv"), "the splits that have judgements are: none"),
         (moved, "has no corpus.jsonl, but documents.jsonl, qrels, queries.jsonl; wanted BEIR's layout: corpus.jsonl"),
