@@ -192,13 +192,29 @@ def value_of(line: bytes, row: int) -> str | dict[str, Any] | None:
     text = line_text(line, row)
     if not text.strip():
         return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
-        raise WrongRowError(f"is not JSON ({error})") from None
+    value = parse_json(text)
     if not isinstance(value, str | dict):
         raise WrongRowError(f"holds {type_of(value)}; wanted a string or an object")
     return value
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a line of JSON; what an object has twice is a tuple in it."""
+    try:
+        return _JSON.decode(text)
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+        raise WrongRowError(f"is not JSON ({error})") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        fields |= {name: tuple(value for key, value in pairs if key == name) for name in names if names.count(name) > 1}
+    return fields
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def text_at(value: str | dict[str, Any], column: str) -> str:
@@ -232,9 +248,8 @@ def keys_of(values: Iterable[str | dict[str, Any]]) -> list[str]:
 
 def type_of(value: object) -> str:
     """Return the type of a value of JSON in words."""
-    return {type(None): "null", dict: "an object", list: "a list", str: "a string", bool: "a truth value"}.get(
-        type(value), f"the number {value!r:.30}"
-    )
+    words = {type(None): "null", dict: "an object", list: "a list", str: "a string", bool: "a truth value"}
+    return (words | {tuple: "two values"}).get(type(value), f"the number {value!r:.30}")
 
 
 def choose_column(

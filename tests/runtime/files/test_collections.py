@@ -146,6 +146,7 @@ def test_no_known_query_with_a_relevant_document_is_refused(folder: Path) -> Non
         ("queries.jsonl", '"a string"', "holds a string"),
         ("queries.jsonl", '{"_id": ["q4"], "text": "a"}', "holds a list at '_id'; wanted a string"),
         ("corpus.jsonl", '{"id": "d4", "text": "a"}', "lacks '_id'"),
+        ("corpus.jsonl", '{"_id": "d4", "_id": "d5", "text": "a"}', "holds two values at '_id'; wanted a string"),
         ("corpus.jsonl", "{", "is not JSON"),
     ],
 )

@@ -106,10 +106,11 @@ def test_texts_are_read_from_every_kind_of_file(tmp_path: Path, kind: str, endin
         ("a.csv", 'text,n\n"two\nlines",1\nnext,2\n', ["two\nlines", "next"]),
         ("a.jsonl", '"one"\n\n"two"\n', ["one", "two"]),
         ("a.jsonl", r'{"text": "\ud83d half"}', ["\ud83d half"]),
+        ("a.jsonl", '{"n": 1, "text": "one", "n": 2, "more": {"n": 1, "n": 2}}', ["one"]),
         ("a.txt", "\ufeffone\r\ntwo", ["one", "two"]),
         ("a.tsv", 'text\tn\n"Hello he said\t1\nthird "q"\t3\n', ['"Hello he said', 'third "q"']),
     ],
-    ids=["quoted lines", "strings", "half of a pair", "mark and newlines", "quotes in a tsv"],
+    ids=["quoted lines", "strings", "half of a pair", "other keys twice", "mark and newlines", "quotes in a tsv"],
 )
 def test_what_files_hold(tmp_path: Path, name: str, content: str, texts: list[str]) -> None:
     (tmp_path / name).write_text(content, "utf-8", newline="")
@@ -183,6 +184,7 @@ def _damaged_gzip() -> bytes:
         ("a.txt.gz", gzip.compress(b"text\n" * 999, mtime=0)[:-20], DataError, "not a complete .gz file"),
         ("a.jsonl", b'{"text": "a"}\n{oops\n', DataError, "line 2 is not JSON"),
         ("a.jsonl", b'{"text": 7}\n', DataError, "line 1 holds the number 7 at 'text'; wanted a string; correct it"),
+        ("a.jsonl", b'{"text": "a", "text": "b"}\n', DataError, "line 1 holds two values at 'text'; wanted a string"),
         ("a.jsonl", b'{"text": "a"}\n{"body": "a"}\n', DataError, "line 2 has no key 'text'"),
         ("a.csv", b"a,b\n1,2\n", UsageError, "choose one with --column"),
         ("a.csv", b"text,id,text\na,1,b\n", UsageError, "has the column 'text' twice; rename one of them"),
