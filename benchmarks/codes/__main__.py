@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from benchmarks.machine import made_by
 from whiten import Coder, Encoder
 from whiten_evaluation.tasks.sts_files import StsData, read_sts
+from whiten_runtime.files.texts import read_texts
 from whiten_whitening.similarity import cosines, spearman
 
 Vectors = NDArray[np.float32]
@@ -104,7 +105,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=Path, required=True, help="one a line")
     arguments = parser.parse_args()
     data = read_sts(arguments.data, TASKS)
-    sentences = list(dict.fromkeys(arguments.sentences.read_text("utf-8").splitlines()))
+    sentences = list(dict.fromkeys(read_texts(arguments.sentences)))
     random.Random(0).shuffle(sentences)
     with Encoder(arguments.bundle) as encoder:
         vectors = encoder.encode(list(data.texts))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.machine import made_by
 from examples.pgvector_search import CANDIDATES, Rows, searches, store
 from whiten import Coder, Encoder
+from whiten_runtime.files.texts import read_texts
 
 LINKS, BUILT_WITH, BYTES = 16, 64, 128
 
@@ -83,7 +84,7 @@ def main() -> None:
     parser.add_argument("--stored", type=int, default=10_000)
     parser.add_argument("--queries", type=int, default=200)
     arguments = parser.parse_args()
-    texts = list(dict.fromkeys(arguments.sentences.read_text("utf-8").splitlines()))
+    texts = list(dict.fromkeys(read_texts(arguments.sentences)))
     texts = texts[: arguments.queries + arguments.stored]
     coder = Coder.of(arguments.bundle, BYTES)
     with Encoder(arguments.bundle) as encoder:

@@ -16,6 +16,7 @@ from benchmarks.machine import made_by
 from benchmarks.serving.client import Sample, closed_loop, open_loop, request
 from benchmarks.serving.servers import Server, peer, whiten
 from benchmarks.timing import interleaved, median_ratio, spread
+from whiten_runtime.files.texts import read_texts
 
 _PATH = "/v1/embeddings"
 _BULK = "one call of encode"
@@ -58,7 +59,7 @@ def main() -> None:
     parser.add_argument("--long", type=int, default=0, help="Requests over which the first's memory may grow.")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("table.md"))
     arguments = parser.parse_args()
-    texts = [line for line in arguments.texts.read_text("utf-8").splitlines() if line.strip()]
+    texts = [text for text in read_texts(arguments.texts) if text.strip()]
     random.Random(0).shuffle(texts)
     if arguments.peer and len(arguments.peer_model) != len(arguments.bundles):
         parser.error("--peer needs one --peer-model for each bundle")

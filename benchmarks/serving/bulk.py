@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks.machine import made_by
 from benchmarks.serving.client import Address
 from benchmarks.serving.servers import Server, packages, whiten
+from whiten_runtime.files.texts import read_texts
 
 _WORDS = 150
 
@@ -51,7 +52,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=200.0, help="Seconds of single texts, at least.")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("bulk.md"))
     arguments = parser.parse_args()
-    sentences = [line for line in arguments.texts.read_text("utf-8").splitlines() if line.strip()]
+    sentences = [text for text in read_texts(arguments.texts) if text.strip()]
     texts = long_texts(sentences, arguments.count)
     command = whiten(arguments.bundle, arguments.threads, "--log", "off")
     places = {"before": arguments.before, "now": Path(__file__).parents[2]}

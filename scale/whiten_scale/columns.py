@@ -35,7 +35,7 @@ class JsonColumn:
         kind = type(value)
         if value is None:
             return
-        if self._kind is None and (kind in (dict, list) or (kind is int and _whole(value, value) is None)):
+        if self._kind is None and (kind in (dict, list, tuple) or (kind is int and _whole(value, value) is None)):
             raise UsageError(
                 f"{place} holds {type_of(value)} at '{self.name}'; only texts and numbers of 64 bits can be carried"
             )

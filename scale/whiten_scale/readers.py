@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from whiten_runtime.errors import DataError, UsageError, encodable
+from whiten_runtime.files.compressed import Compression, content_of
 from whiten_runtime.files.parquet import BATCH, choose_strings, import_parquet, open_parquet, strings_of
 from whiten_runtime.files.records import (
-    Compression,
     Kind,
     Record,
     WrongRowError,
     choose_column,
-    content_of,
     keys_of,
     kind_of,
     records_of,

@@ -98,7 +98,7 @@ def read_keys(file: str | None, environment: Mapping[str, str], warn: Callable[[
 
 def _in_file(path: Path, warn: Callable[[str], object]) -> dict[str, str]:
     try:
-        mode, lines = path.stat().st_mode, path.read_text("utf-8").splitlines()
+        mode, lines = path.stat().st_mode, path.read_text("utf-8").split("\n")
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; wanted a file of keys, one a line") from None
     except UnicodeDecodeError:

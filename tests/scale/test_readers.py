@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import lzma
 import os
 import tempfile
 from collections.abc import Sequence
@@ -116,6 +117,7 @@ def test_names_of_files_are_paths(tmp_path: Path, name: str) -> None:
 WRONG = [
     ("a.jsonl", b'{"text": 5}', "holds the number 5 at 'text'; wanted a string"),
     ("a.jsonl", b'{"text": NaN}', "holds the number nan at 'text'; wanted a string"),
+    ("a.jsonl", b'{"text": "a", "text": "b"}', "holds two values at 'text'; wanted a string"),
     ("a.jsonl", b'{"text": null}', "holds null at 'text'; wanted a string"),
     ("a.jsonl", b'{"word": "a"}', "has no key 'text'"),
     ("a.jsonl", b"[]", "holds a list; wanted a string or an object"),
@@ -146,9 +148,11 @@ REFUSED = [
     ("a.csv", "n,text\n1,b\n", {"id": "key"}, "has no column 'key', only 'n', 'text'"),
     ("a.txt", "one\n", {"id": "key"}, "has texts on its lines and no column 'key', only 'text'"),
     ("a.jsonl", '{"text": "a", "tags": []}\n', {"keep": ("tags",)}, "holds a list at 'tags'; only texts and numbers"),
+    ("a.jsonl", '{"text": "a", "n": 1, "n": 1}\n', {"keep": ("n",)}, "holds two values at 'n'; only texts and numbers"),
     ("a.jsonl", '{"text": "a"}\n', {"keep": ("tags",)}, "has no column 'tags', only 'text'"),
     ("a.txt", "", {}, "holds no text, nor does any other file"),
     ("a.txt.gz", gzip.compress(b"one\n" * 1000, mtime=0)[:-9], {}, "not a complete .gz file"),
+    ("a.txt.xz", lzma.compress(b"one\n") + b"two\n", {}, "not a complete .xz file"),
     ("a.parquet", b"PAR1 no", {}, "not a parquet file"),
 ]
 

@@ -149,6 +149,7 @@ def test_keys(tmp_path: Path) -> None:
     both = keys(b"# comment\n\nfrom-file\n", {"WHITEN_API_KEY": "one, two,one"})
     assert list(both) == ["one", "two", "from-file"]
     assert set(both.values()) == {""}
+    assert list(keys("# of Ann\u2028old-key\r\n# and\x85old-key\x0cold-key\rnew-key\n".encode())) == ["new-key"]
     for text, error, message in (
         (b"\n# nothing\n", DataError, "holds no key"),
         ("schlüssel\n".encode(), UsageError, "key 1 of 1"),

@@ -165,6 +165,35 @@ def test_a_code_does_not_depend_on_its_batch(bits: Bits) -> None:
     np.testing.assert_array_equal(np.vstack([coder.encode_array(row) for row in vectors]), whole)
 
 
+@pytest.mark.parametrize("size", [*SIZES.values(), 1, 12])
+def test_zeros_have_the_cosine_0_with_all(size: int) -> None:
+    vectors = sample()
+    vectors[[5, 77]] = 0
+    coder = Coder.fit(vectors, size)
+    codes, zero = coder.encode(vectors), np.zeros((2, WIDTH), np.float16)
+    found = coder.search([*zero, vectors[1]], codes, len(vectors))
+    assert not found.cosines[:2].any()
+    assert found.rows[:2].tolist() == 2 * [list(range(len(vectors)))]
+    assert not found.cosines[2][np.isin(found.rows[2], (5, 77))].any()
+    decoded = coder.decode(codes)
+    assert np.flatnonzero(~decoded.any(axis=1)).tolist() == [5, 77]
+    np.testing.assert_array_equal(coder.encode_array(-zero), codes.array[[5, 77]])
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("dims", [1, 2, 8])
+def test_no_other_vector_has_the_code_of_zeros(bits: Bits, dims: int) -> None:
+    coder = Coder(4, bits, dims, None, "id", np.zeros(dims), np.eye(dims))
+    vectors = np.array([np.ones(dims), np.arange(1, dims + 1), np.arange(dims + 1, 1, -1), np.eye(dims)[0]])
+    decoded = coder.decode(coder.encode(vectors))
+    assert decoded.any(axis=1).all()
+    if bits > 1:
+        assert (cosines_of(vectors, decoded).diagonal() > 0.75).all()
+    else:  # the sign of the least coordinate is given up
+        assert (decoded < 0).argmax(axis=1).tolist() == [0, 0, dims - 1, min(dims - 1, 1)]
+        assert (decoded < 0).sum(axis=1).tolist() == [1] * 4
+
+
 def test_zeros_and_huge_numbers_are_coded() -> None:
     vectors = sample().astype(np.float64)
     for size in SIZES.values():

@@ -227,6 +227,28 @@ def test_normalised_vectors_are_refused_however_they_are_cut(tiny: Encoder, tiny
     assert monitor.update(tiny.encode(sentences(400))).report().n == 400
 
 
+def bfloat16(vectors: np.ndarray) -> np.ndarray:
+    """Round to 8 bits, to the nearest."""
+    return ((vectors.view(np.uint32) + 0x8000) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def int8(vectors: np.ndarray) -> np.ndarray:
+    """Round to 256 steps between the ends of each coordinate, and back."""
+    start, step = vectors.min(axis=0), np.ptp(vectors, axis=0) / 255
+    return start + step * np.round((vectors - start) / step)
+
+
+@pytest.mark.parametrize("stored", [np.float16, np.float64, bfloat16, int8])
+def test_normalised_vectors_are_refused_however_they_are_stored(
+    tiny: Encoder, tiny_bundle: Path, stored: Callable[[np.ndarray], np.ndarray] | type
+) -> None:
+    keep = (lambda rows: rows.astype(stored)) if isinstance(stored, type) else stored
+    monitor = DriftMonitor(tiny_bundle).update(keep(tiny.encode(sentences(400), normalize_embeddings=True)))
+    with pytest.raises(UsageError, match="all vectors have length 1, as if they were normalised"):
+        monitor.report()
+    assert DriftMonitor(tiny_bundle).update(keep(tiny.encode(sentences(400)))).report().verdict == "close"
+
+
 def test_missing_vectors_or_whitening_are_refused(bundle: Path, corpus: np.ndarray, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="0 vectors have no spread"):
         DriftMonitor(bundle).report()

@@ -18,6 +18,7 @@ from whiten_whitening.maps import (
     check_sample_count,
     fit_map,
     fit_sif,
+    parse_shrinkage,
     shrinkage_weight,
     spectrum,
 )
@@ -140,6 +141,13 @@ def test_the_shrunk_covariance_is_whitened(method: Method, shrinkage: str | floa
     scale = np.trace(moments.covariance) / 40
     shrunk = (1 - fitted.alpha) * moments.covariance + fitted.alpha * scale * np.eye(40)
     np.testing.assert_allclose(fitted.weight.T @ shrunk @ fitted.weight, np.eye(40), atol=1e-9)
+
+
+@pytest.mark.parametrize("text", ["0_1", "\uff10.5", "nan", "1.1", "-0.1", "0,5", ""])
+def test_other_words_for_shrinkage_are_refused(text: str) -> None:
+    assert [parse_shrinkage(known) for known in ("oas", "0.5", ".5", "1", "5e-1")] == ["oas", 0.5, 0.5, 1, 0.5]
+    with pytest.raises(UsageError, match="wanted none, ledoit-wolf, oas, or a number from 0 to 1"):
+        parse_shrinkage(text)
 
 
 def test_fewer_vectors_than_dimensions_can_be_whitened_with_shrinkage() -> None:

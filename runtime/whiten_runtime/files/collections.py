@@ -13,11 +13,10 @@ from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.folders import files_below
 from whiten_runtime.files.records import (
+    Record,
     WrongRowError,
-    check_width,
-    choose_column,
-    fields_of,
     parse_records,
+    parse_table,
     records_of,
     type_of,
     value_of,
@@ -155,7 +154,7 @@ def _read_collection(folder: Path, split: str | None) -> Collection:
         if not text:
             raise DataError(f"{folder / _QUERIES}: query '{query}' has no text; write it, or leave it out")
     grades: dict[str, dict[str, int]] = {}
-    for row, (query, document, grade) in _records(relevant, "tsv", _judgement_reader(relevant)):
+    for row, (query, document, grade) in _records(relevant, "tsv", _parse_judgements):
         of_query = grades.setdefault(query, {})
         if of_query.setdefault(document, grade) != grade:
             raise DataError(f"{relevant}: line {row} judges document '{document}' for query '{query}' once more")
@@ -192,7 +191,7 @@ def _judgements(folder: Path, split: str | None) -> Path:
 def _read_texts(path: Path) -> dict[str, str]:
     """Return the texts of a file by id, each with its title before it."""
     texts: dict[str, str] = {}
-    for row, (key, text, title) in _records(path, "jsonl", _read_text):
+    for row, (key, text, title) in _records(path, "jsonl", _parse_texts):
         if key in texts:
             raise DataError(f"{path}: line {row} has the id '{key}' of an earlier line; give each text its own")
         texts[key] = f"{title} {text}".strip()
@@ -202,14 +201,18 @@ def _read_texts(path: Path) -> dict[str, str]:
 
 
 def _records(
-    path: Path, kind: Literal["jsonl", "tsv"], read: Callable[[int, list[bytes]], T | None]
+    path: Path, kind: Literal["jsonl", "tsv"], parse: Callable[[Iterator[Record], str], Iterator[tuple[int, T]]]
 ) -> Iterator[tuple[int, T]]:
-    """Yield the line of each record of a file, and what `read` returns for it."""
+    """Yield the line of each record of a file, and what it holds."""
     try:
         with path.open("rb") as stream:
-            yield from parse_records(records_of(stream, str(path), kind), str(path), read)
+            yield from parse(records_of(stream, str(path), kind), str(path))
     except OSError as error:
         raise UsageError(f"'{path}' cannot be read ({error.strerror}); wanted {LAYOUT}") from None
+
+
+def _parse_texts(records: Iterator[Record], name: str) -> Iterator[tuple[int, tuple[str, str, str]]]:
+    return parse_records(records, name, _read_text)
 
 
 def _read_text(row: int, lines: list[bytes]) -> tuple[str, str, str] | None:
@@ -231,25 +234,13 @@ def _read_text(row: int, lines: list[bytes]) -> tuple[str, str, str] | None:
     return key, text, title
 
 
-def _judgement_reader(path: Path) -> Callable[[int, list[bytes]], tuple[str, str, int] | None]:
-    """Return a function that reads the query, the document and the grade of a record; the first one is the header."""
-    header: list[str] = []
+def _parse_judgements(records: Iterator[Record], name: str) -> Iterator[tuple[int, tuple[str, str, int]]]:
+    return parse_table(records, name, "tsv", _JUDGEMENT, ", ".join(_JUDGEMENT), _read_judgement)
 
-    def read(row: int, lines: list[bytes]) -> tuple[str, str, int] | None:
-        values = fields_of(lines, row, "tsv")
-        if values and not header:
-            header.extend(values)
-            if not set(_JUDGEMENT) <= set(values):
-                raise UsageError(f"'{path}' has the columns {', '.join(values)[:80]}; wanted {', '.join(_JUDGEMENT)}")
-            for name in _JUDGEMENT:
-                choose_column(name, values, str(path))
-            return None
-        if not values:
-            return None
-        check_width(values, len(header))
-        query, document, grade = (values[header.index(name)] for name in _JUDGEMENT)
-        if not _GRADE.fullmatch(grade):
-            raise WrongRowError(f"has the grade '{grade[:80]}'; wanted a whole number of up to nine digits")
-        return query, document, int(grade)
 
-    return read
+def _read_judgement(fields: list[str]) -> tuple[str, str, int]:
+    """Return the query, the document and the grade of a record."""
+    query, document, grade = fields
+    if not _GRADE.fullmatch(grade):
+        raise WrongRowError(f"has the grade '{grade[:80]}'; wanted a whole number of up to nine digits")
+    return query, document, int(grade)

@@ -14,10 +14,10 @@ from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.records import (
     Kind,
     WrongRowError,
-    check_width,
-    choose_column,
     fields_of,
+    number_of,
     parse_records,
+    parse_table,
     records_of,
     value_of,
 )
@@ -26,7 +26,7 @@ COLUMNS = ("sentence1", "sentence2", "score")
 _STS_COLUMNS = (5, 6, 4)
 _LEAST = 10
 _WANTED = (
-    f"wanted .csv, .tsv or .jsonl with {', '.join(COLUMNS)}, or tab-separated lines as the STS benchmark has them "
+    f".csv, .tsv or .jsonl with {', '.join(COLUMNS)}, or tab-separated lines as the STS benchmark has them "
     "(score and sentences in columns 5 to 7)"
 )
 
@@ -57,30 +57,23 @@ def read_pairs(path: Path) -> Pairs:
 
 def _rows(stream: BinaryIO, path: Path) -> Iterator[tuple[str, str, float]]:
     """Yield both sentences and the score of each pair."""
-    first = stream.readline().split(b"\t")
+    first = stream.readline().decode("latin-1").split("\t")
     stream.seek(0)
-    headless = len(first) > max(_STS_COLUMNS) and _number(first[_STS_COLUMNS[2]]) is not None
+    headless = len(first) > max(_STS_COLUMNS) and number_of(first[_STS_COLUMNS[2]]) is not None
     if path.suffix == ".jsonl":
         yield from (pair for _, pair in parse_records(records_of(stream, str(path), "jsonl"), str(path), _of_object))
         return
-    kind: Kind = "tsv" if headless or path.suffix == ".tsv" else "csv"
-    records, columns = records_of(stream, str(path), kind), list(_STS_COLUMNS)
-    width: int | None = None  # free without a header
     if not headless:
-        _, header = next(
-            parse_records(records, str(path), lambda row, lines: fields_of(lines, row, kind) or None), (0, [])
-        )
-        if not set(COLUMNS) <= set(header):
-            raise UsageError(f"'{path}' is no file of pairs; {_WANTED}")
-        columns, width = [header.index(choose_column(name, header, str(path))) for name in COLUMNS], len(header)
+        kind: Kind = "tsv" if path.suffix == ".tsv" else "csv"
+        records = records_of(stream, str(path), kind)
+        yield from (pair for _, pair in parse_table(records, str(path), kind, COLUMNS, _WANTED, _pair))
+        return
 
     def read(row: int, lines: list[bytes]) -> tuple[str, str, float] | None:
-        fields = fields_of(lines, row, kind)
-        if fields and width is not None:
-            check_width(fields, width)
-        return _pair([fields[column] if column < len(fields) else None for column in columns]) if fields else None
+        fields = fields_of(lines, row, "tsv")
+        return _pair([fields[column] if column < len(fields) else None for column in _STS_COLUMNS]) if fields else None
 
-    yield from (pair for _, pair in parse_records(records, str(path), read))
+    yield from (pair for _, pair in parse_records(records_of(stream, str(path), "tsv"), str(path), read))
 
 
 def _of_object(row: int, lines: list[bytes]) -> tuple[str, str, float] | None:
@@ -92,18 +85,7 @@ def _of_object(row: int, lines: list[bytes]) -> tuple[str, str, float] | None:
 
 def _pair(fields: Sequence[object]) -> tuple[str, str, float]:
     first, second, score = fields
-    value = _number(score)
+    value = number_of(score)
     if not isinstance(first, str) or not isinstance(second, str) or value is None:
-        raise WrongRowError(f"holds {str(fields)[:80]} as sentences and score; {_WANTED}")
+        raise WrongRowError(f"holds {str(fields)[:80]} as sentences and score; wanted {_WANTED}")
     return first, second, value
-
-
-def _number(text: object) -> float | None:
-    """Return a number, or one in digits; None for anything else, such as True and 1_0, which `float` takes."""
-    if isinstance(text, bool) or (isinstance(text, str) and "_" in text):
-        return None
-    try:
-        value = float(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return value if np.isfinite(value) else None

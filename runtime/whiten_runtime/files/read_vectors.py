@@ -1,7 +1,7 @@
 """Read vectors from files, some at a time: .npy, .parquet and .jsonl."""
 
-import json
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 
 from whiten_runtime.errors import DataError, UsageError, one_line
 from whiten_runtime.files.parquet import import_parquet
-from whiten_runtime.files.records import choose_column
+from whiten_runtime.files.records import (
+    WrongRowError,
+    choose_column,
+    line_text,
+    parse_json,
+    parse_records,
+    records_of,
+)
 from whiten_runtime.files.vector_metadata import is_header, map_npy, read_metadata, sidecar_of
 
 Rows = NDArray[np.float32]
@@ -110,30 +117,34 @@ def _of_lists(column: Any, path: Path) -> Rows:
 
 
 def _read_jsonl(path: Path, column: str | None) -> Iterator[Rows]:
-    part: list[Any] = []
+    chosen = column
+
+    def read(row: int, lines: list[bytes]) -> list[Any] | None:
+        nonlocal chosen
+        text = line_text(lines[0], row)
+        value = parse_json(text) if text.strip() else None
+        if not text.strip() or (row == 1 and is_header(value)):
+            return None
+        if isinstance(value, dict):
+            chosen = choose_column(chosen, list(value), f"{path}: line {row}", USUAL_COLUMNS)
+            value = value[chosen]
+        if not isinstance(value, list) or not set(map(type, value)) <= {int, float}:
+            raise WrongRowError("holds something other than one list of numbers")
+        return value
+
     with path.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}: line {number} is not JSON ({error})") from None
-            if number == 1 and is_header(row):
-                continue
-            part.append(
-                row[choose_column(column, list(row), str(path), USUAL_COLUMNS)] if isinstance(row, dict) else row
-            )
-            if len(part) == _ROWS_PER_BLOCK:
-                yield _as_rows(part, path)
-                part = []
-    yield _as_rows(part, path)
+        rows = parse_records(records_of(stream, str(path), "jsonl"), str(path), read)
+        while part := [row for _, row in islice(rows, _ROWS_PER_BLOCK)]:
+            yield _as_rows(part, path)
 
 
 def _as_rows(values: list[Any], path: Path) -> Rows:
     try:
+        table = np.asarray(values)
+        if table.dtype.kind in "US":  # numpy takes 1_0 in them, too
+            raise ValueError("strings")
         with np.errstate(over="ignore"):
-            return np.asarray(values, np.float32)
+            return table.astype(np.float32)
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: holds something other than vectors of one length ({error})") from None
 

@@ -1,22 +1,17 @@
 """Read the records of .txt, .jsonl, .csv and .tsv files: their lines, and the values that they hold."""
 
-import bz2
 import csv
-import gzip
-import io
 import json
-import lzma
-import zlib
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, BinaryIO, Literal, TypeVar, cast, get_args
 
-from whiten_runtime.errors import DataError, MissingPackageError, UsageError, from_clone
+from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.compressed import Compression
 from whiten_runtime.ort.process import long_fields
 
 Kind = Literal["txt", "jsonl", "csv", "tsv", "parquet"]
-
-Compression = Literal["gz", "zst", "bz2", "xz"]
 
 _OTHER_NAMES: dict[str, Kind] = {"ndjson": "jsonl"}
 """Other endings of names, and the kinds that they mean."""
@@ -37,6 +32,8 @@ _PART = 1 << 20
 
 SAMPLED = 1000
 """Leading records of a .jsonl file in which keys are looked for."""
+
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 
 _FORMATS: dict[str, dict[str, Any]] = {
     "csv": {"delimiter": ",", "quoting": csv.QUOTE_MINIMAL},
@@ -60,45 +57,6 @@ def endings() -> str:
     """Return the endings of names by which files are known."""
     kinds, others = (", ".join(f".{name}" for name in get_args(names)) for names in (Kind, Compression))
     return f"{kinds}, or one of them with {others}"
-
-
-@contextmanager
-def content_of(raw: BinaryIO, name: str, compression: Compression | None) -> Iterator[BinaryIO]:
-    """Open the content of an open file; of a compressed one, it can be read from front to back only."""
-    if compression is None:
-        yield raw
-        return
-    if raw.seekable():  # gzip and zstd read an empty file as one without lines
-        if not raw.read(1):
-            raise _not_whole(name, compression, EOFError("it is empty"))
-        raw.seek(0)
-    try:
-        with _decompressed(raw, compression) as stream:
-            yield stream
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise _not_whole(name, compression, error) from None
-    except OSError as error:
-        if error.errno is not None:  # of the file itself
-            raise
-        raise _not_whole(name, compression, error) from None
-
-
-def _not_whole(name: str, compression: Compression, error: Exception) -> DataError:
-    return DataError(f"{name}: not a complete .{compression} file ({' '.join(str(error).split())})")
-
-
-def _decompressed(raw: BinaryIO, compression: Compression) -> BinaryIO:
-    if compression == "gz":
-        return cast(BinaryIO, gzip.GzipFile(fileobj=raw))
-    if compression == "bz2":
-        return cast(BinaryIO, bz2.BZ2File(raw))
-    if compression == "xz":
-        return cast(BinaryIO, lzma.LZMAFile(raw))
-    try:
-        import pyarrow
-    except ImportError:
-        raise MissingPackageError(f".zst files need pyarrow; install it {from_clone('parquet')}") from None
-    return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"))
 
 
 def records_of(stream: BinaryIO, name: str, kind: Kind, row: int = 1, size: int | None = None) -> Iterator[Record]:
@@ -202,18 +160,61 @@ def check_width(fields: Sequence[str], width: int) -> None:
         raise WrongRowError(f"has {len(fields)} columns; wanted {width}")
 
 
+def parse_table(
+    records: Iterator[Record],
+    name: str,
+    kind: Kind,
+    columns: Sequence[str],
+    wanted: str,
+    read: Callable[[list[str]], T | None],
+) -> Iterator[tuple[int, T]]:
+    """Yield the line of each record of a .csv or .tsv file, and what `read` returns for its fields in some columns.
+
+    The first record is the header. It has each of these columns once; `wanted` tells what else to give.
+    """
+    _, header = next(parse_records(records, name, lambda row, lines: fields_of(lines, row, kind) or None), (0, []))
+    if not set(columns) <= set(header):
+        raise UsageError(f"'{name}' has {_quoted(header) or 'nothing'} as header; wanted {wanted}")
+    places = [header.index(choose_column(column, header, name)) for column in columns]
+
+    def read_fields(row: int, lines: list[bytes]) -> T | None:
+        fields = fields_of(lines, row, kind)
+        if not fields:
+            return None
+        check_width(fields, len(header))
+        return read([fields[place] for place in places])
+
+    yield from parse_records(records, name, read_fields)
+
+
 def value_of(line: bytes, row: int) -> str | dict[str, Any] | None:
     """Return the string or object that a line of a .jsonl file holds; None for a blank one."""
     text = line_text(line, row)
     if not text.strip():
         return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
-        raise WrongRowError(f"is not JSON ({error})") from None
+    value = parse_json(text)
     if not isinstance(value, str | dict):
         raise WrongRowError(f"holds {type_of(value)}; wanted a string or an object")
     return value
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a line of JSON; what an object has twice is a tuple in it."""
+    try:
+        return _JSON.decode(text)
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+        raise WrongRowError(f"is not JSON ({error})") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        fields |= {name: tuple(value for key, value in pairs if key == name) for name in names if names.count(name) > 1}
+    return fields
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def text_at(value: str | dict[str, Any], column: str) -> str:
@@ -247,9 +248,8 @@ def keys_of(values: Iterable[str | dict[str, Any]]) -> list[str]:
 
 def type_of(value: object) -> str:
     """Return the type of a value of JSON in words."""
-    return {type(None): "null", dict: "an object", list: "a list", str: "a string", bool: "a truth value"}.get(
-        type(value), f"the number {value!r:.30}"
-    )
+    words = {type(None): "null", dict: "an object", list: "a list", str: "a string", bool: "a truth value"}
+    return (words | {tuple: "two values"}).get(type(value), f"the number {value!r:.30}")
 
 
 def choose_column(
@@ -271,6 +271,21 @@ def choose_column(
     if available.count(chosen) > 1:
         raise UsageError(f"'{name}' has the column '{chosen}' twice; rename one of them")
     return chosen
+
+
+def number_of(value: object) -> float | None:
+    """Return a number of JSON, or one in the digits of a field; None for anything else that `float` takes: True, 1_0.
+
+    So are numbers that are not finite, and those in digits of other scripts.
+    """
+    digits = isinstance(value, str) and _NUMBER.fullmatch(value)
+    if not digits and type(value) not in (int, float):
+        return None
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _quoted(names: list[str]) -> str:

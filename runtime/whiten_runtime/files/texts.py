@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.files.compressed import content_of
 from whiten_runtime.files.parquet import choose_strings, open_parquet, parquet_batches, strings_of
 from whiten_runtime.files.records import (
     LONGEST,
@@ -32,7 +33,6 @@ from whiten_runtime.files.records import (
     WrongRowError,
     check_width,
     choose_column,
-    content_of,
     endings,
     fields_of,
     keys_of,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from whiten_evaluation.tasks.classification_files import TaskName, lines_of, read_tasks
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError, UsageError, WhitenError
 
 PARAPHRASE_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
 RTE_HEADER = "index\tsentence1\tsentence2\tlabel"
@@ -122,24 +122,48 @@ def test_absent_tasks_name_their_missing_files(tmp_path: Path) -> None:
         ("TREC", "TREC.train", ["DESC:def What ?", "", "DESC:def Who ?"], 2),
         ("SST5", "stsa.fine.dev", ["0 fine", "5 none"], 2),
         ("SST5", "stsa.fine.dev", ["good\t1", "2 bad"], 2),
-        ("MRPC", "msr_paraphrase_test.txt", ["1\t7\t8\tA\tB"], 1),
-        ("MRPC", "msr_paraphrase_test.txt", [PARAPHRASE_HEADER, "1\t7\t8\tA\tB", "1\t7\t8\tA"], 3),
-        ("RTE", "rte/dev.tsv", ["sentence\tlabel"], 1),
-        ("RTE", "rte/dev.tsv", [RTE_HEADER, "0\tA\tB\tentailment", "1\tC\tnot_entailment"], 3),
-        ("RTE", "rte/dev.tsv", [RTE_HEADER, "0\tA\tB\t1"], 2),
     ],
 )
 def test_malformed_lines_are_named(tmp_path: Path, name: Any, bad: str, lines: list[str], number: int) -> None:
     for split in ("train", "test", "dev"):
         write(tmp_path / f"TREC.{split}", "DESC:def What ?")
         write(tmp_path / f"stsa.fine.{split}", "0 bad")
-        write(tmp_path / f"msr_paraphrase_{split}.txt", PARAPHRASE_HEADER, "1\t7\t8\tA\tB")
     write(tmp_path / bad, *lines)
     with pytest.raises(DataError) as caught:
         read_tasks(tmp_path, [name])
     message = str(caught.value)
     assert f"{bad}: line {number} is {lines[number - 1]!r}; wanted " in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["1\t7\t8\tA\tB"], "has '1', '7', '8', 'A', 'B' as header; wanted columns #1 String, #2 String, Quality"),
+        ([f"{PARAPHRASE_HEADER}\tQuality", "1\t7\t8\tA\tB\t0"], "has the column 'Quality' twice"),
+        ([PARAPHRASE_HEADER, "1\t7\t8\tA\tB", "1\t7\t8\tA"], "line 3 has 4 columns; wanted 5"),
+        ([PARAPHRASE_HEADER, "1\t7\t8\tA\tB\tC"], "line 2 has 6 columns; wanted 5"),
+        ([PARAPHRASE_HEADER, "\u0661\t7\t8\tA\tB"], "line 2 has '\u0661' as Quality; wanted 0 or 1"),
+        (["sentence\tlabel"], "has 'sentence', 'label' as header; wanted columns sentence1, sentence2, label"),
+        ([f"{RTE_HEADER}\tsentence1", "0\tA\tB\tentailment\tC"], "has the column 'sentence1' twice"),
+        ([RTE_HEADER, "0\tA\tB\tentailment", "1\tC\tnot_entailment"], "line 3 has 3 columns; wanted 4"),
+        ([RTE_HEADER, "0\tA\tB\t1"], "line 2 has '1' as label; wanted not_entailment or entailment"),
+    ],
+)
+def test_malformed_tables_are_refused(tmp_path: Path, lines: list[str], message: str) -> None:
+    name: TaskName = "RTE" if "label" in lines[0] else "MRPC"
+    write(tmp_path / "msr_paraphrase_train.txt", PARAPHRASE_HEADER, "1\t7\t8\tA\tB")
+    file = write(tmp_path / ("RTE/dev.tsv" if name == "RTE" else "msr_paraphrase_test.txt"), *lines)
+    with pytest.raises(WhitenError, match=message) as caught:
+        read_tasks(tmp_path, [name])
+    assert str(file) in str(caught.value)
+
+
+def test_columns_of_mrpc_are_known_by_their_names(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        write(tmp_path / f"msr_paraphrase_{split}.txt", "#2 String\tQuality\t#1 String", "B\t1\tA")
+    [task], _ = read_tasks(tmp_path, ["MRPC"])
+    assert (task.train.texts, task.train.second, task.train.labels.tolist()) == (("A",), ("B",), [1])
 
 
 @pytest.mark.parametrize(

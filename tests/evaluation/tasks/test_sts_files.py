@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support.sts import Rows, rows, write_paper_layout
-from whiten import DataError, UsageError
+from whiten import DataError, UsageError, WhitenError
 from whiten_evaluation.tasks.sts_files import SUBSETS, parse_tasks, read_sts
 
 PAIRS = rows(12, 1)
@@ -113,19 +113,38 @@ def test_unknown_tasks_and_empty_directories_are_refused(tmp_path: Path) -> None
         read_sts(tmp_path / "nowhere")
 
 
+NUMBERS = ("z", "", "1_0", "1e400", "nan", "inf", "True", "\uff13.5", "\u0663", "0x1", "4,5")
+"""What no score is; `float` takes some of it."""
+SICK = "sentence_A\tsentence_B\trelatedness_score"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("sickr-test.csv", "a\tb\tc\td\t1\tx\ty\n" * 11 + "a\tb\tc\td\tmuch\tx\ty\n", "line 12 holds"),
-        ("SICK_test_annotated.txt", "one\ttwo\n", "its first line is"),
-        ("SICK_test_annotated.txt", "sentence_A\tsentence_B\trelatedness_score\nx\ty\n", "line 2 has 2 columns"),
-        ("SICK_test_annotated.txt", "sentence_A\tsentence_B\trelatedness_score\nx\ty\tz\n", "line 2 has the score 'z'"),
+        ("SICK.txt", "one\ttwo\n", "has 'one', 'two' as header; wanted SICK's, with sentence_A, sentence_B"),
+        ("SICK.txt", "", "has nothing as header; wanted SICK's"),
+        *(
+            ("SICK.txt", f"{SICK}\tSemEval_set\t{column}\nx\ty\t1\tTEST\tz\n", f"has the column '{column}' twice")
+            for column in ("sentence_A", "relatedness_score", "SemEval_set")
+        ),
+        ("SICK_test_annotated.txt", f"{SICK}\nx\ty\n", "line 2 has 2 columns; wanted 3"),
+        ("SICK_test_annotated.txt", f"{SICK}\nx\ty\t1\t2\n", "line 2 has 4 columns; wanted 3"),
+        *(
+            (
+                "SICK_test_annotated.txt",
+                f"{SICK}\nx\ty\t{number}\n",
+                f"line 2 has the score '{number}'; wanted a number",
+            )
+            for number in NUMBERS
+        ),
     ],
 )
 def test_malformed_files_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
     (tmp_path / name).write_text(content, "utf-8")
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(WhitenError, match=message) as caught:
         read_sts(tmp_path, ("SICK-R",))
+    assert str(tmp_path / name) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +152,7 @@ def test_malformed_files_are_refused(tmp_path: Path, name: str, content: str, me
     [
         ("a\tb\n", "1\n2\n", "has 2 lines, but"),
         ("a b\n", "1\n", "wanted two sentences"),
-        ("a\tb\n", "nan\n", "wanted a number"),
+        *(("a\tb\n", f"{number}\n", f"line 1 has the score '{number}'; wanted a number") for number in NUMBERS[2:]),
         ("a\tb\n", "\n", "holds 0 pairs"),
     ],
 )
@@ -142,7 +161,7 @@ def test_malformed_semeval_files_are_refused(tmp_path: Path, sentences: str, sco
         write_semeval(tmp_path / "STS13", subset, PAIRS)
     folder = tmp_path / "STS13"
     (folder / "STS.input.FNWN.txt").write_text(sentences)
-    (folder / "STS.gs.FNWN.txt").write_text(scores)
+    (folder / "STS.gs.FNWN.txt").write_text(scores, "utf-8")
     with pytest.raises(DataError, match=message):
         read_sts(tmp_path, ("STS13",))
 

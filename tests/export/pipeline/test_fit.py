@@ -62,18 +62,18 @@ HEAD = "sentence1,sentence2,score\n"
 @pytest.mark.parametrize(
     ("name", "content", "error", "message"),
     [
-        ("a.csv", b"sentence1,score\nx,1\n", UsageError, "is no file of pairs; wanted .csv"),
-        ("a.csv", b"", UsageError, "is no file of pairs"),
+        ("a.csv", b"sentence1,score\nx,1\n", UsageError, "has 'sentence1', 'score' as header; wanted .csv"),
+        ("a.csv", b"", UsageError, "has nothing as header; wanted .csv"),
         *(
             ("a.csv", f"{HEAD}{row}\n".encode(), DataError, "line 2 holds")
-            for row in ("x,y,high", "x,y,nan", "x,y,1_0")
+            for row in ("x,y,high", "x,y,nan", "x,y,1_0", "x,y,1e400", "x,y,\uff11", "x,y,\u0663.5", "x,y,")
         ),
         *(("a.csv", f"{HEAD}{row}\n".encode(), DataError, "columns; wanted 3") for row in ("x,y", "A man, a plan,y,3")),
         ("a.tsv", b"sentence1\tsentence2\tscore\nx\ty\tz\t1\n", DataError, "line 2 has 4 columns; wanted 3"),
         ("a.csv", b"sentence1,score,sentence2,sentence1\nx,1,y,z\n", UsageError, "has the column 'sentence1' twice"),
         *(
             ("a.jsonl", f'{{"sentence1": "x", "sentence2": "y", "score": {score}}}\n'.encode(), DataError, "line 1 ")
-            for score in ("true", '"1_0"', "1" + "0" * 400, "1" + "0" * 5000)
+            for score in ("true", "null", "[1]", "1e400", '"1_0"', '"\uff11"', "1" + "0" * 400, "1" + "0" * 5000)
         ),
         ("a.csv", f"{HEAD}x,y,1\n".encode(), DataError, "1 pairs that tell nothing"),
         ("a.csv", (HEAD + "x,y,1\n" * 20).encode(), DataError, "20 pairs that tell nothing"),

@@ -146,6 +146,7 @@ def test_no_known_query_with_a_relevant_document_is_refused(folder: Path) -> Non
         ("queries.jsonl", '"a string"', "holds a string"),
         ("queries.jsonl", '{"_id": ["q4"], "text": "a"}', "holds a list at '_id'; wanted a string"),
         ("corpus.jsonl", '{"id": "d4", "text": "a"}', "lacks '_id'"),
+        ("corpus.jsonl", '{"_id": "d4", "_id": "d5", "text": "a"}', "holds two values at '_id'; wanted a string"),
         ("corpus.jsonl", "{", "is not JSON"),
     ],
 )
@@ -179,7 +180,7 @@ def moved(folder: Path) -> None:
             filled("qrels/test.tsv", "query-id\tcorpus-id\tscore\tscore\nq1\td1\t1\t0\n"),
             "has the column 'score' twice",
         ),
-        (filled("qrels/test.tsv", "q1\t0\td1\t1\n"), "the columns q1, 0, d1, 1; wanted query-id, corpus-id, score"),
+        (filled("qrels/test.tsv", "q1\t0\td1\t1\n"), "has 'q1', '0', 'd1', '1' as header; wanted query-id, corpus-id"),
         (without("queries.jsonl"), "queries.jsonl' cannot be read .*; wanted BEIR's layout"),
         (without("qrels/test.tsv"), "the splits that have judgements are: none"),
         (moved, "has no corpus.jsonl, but documents.jsonl, qrels, queries.jsonl; wanted BEIR's layout: corpus.jsonl"),

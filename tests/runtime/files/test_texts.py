@@ -106,10 +106,11 @@ def test_texts_are_read_from_every_kind_of_file(tmp_path: Path, kind: str, endin
         ("a.csv", 'text,n\n"two\nlines",1\nnext,2\n', ["two\nlines", "next"]),
         ("a.jsonl", '"one"\n\n"two"\n', ["one", "two"]),
         ("a.jsonl", r'{"text": "\ud83d half"}', ["\ud83d half"]),
+        ("a.jsonl", '{"n": 1, "text": "one", "n": 2, "more": {"n": 1, "n": 2}}', ["one"]),
         ("a.txt", "\ufeffone\r\ntwo", ["one", "two"]),
         ("a.tsv", 'text\tn\n"Hello he said\t1\nthird "q"\t3\n', ['"Hello he said', 'third "q"']),
     ],
-    ids=["quoted lines", "strings", "half of a pair", "mark and newlines", "quotes in a tsv"],
+    ids=["quoted lines", "strings", "half of a pair", "other keys twice", "mark and newlines", "quotes in a tsv"],
 )
 def test_what_files_hold(tmp_path: Path, name: str, content: str, texts: list[str]) -> None:
     (tmp_path / name).write_text(content, "utf-8", newline="")
@@ -183,6 +184,7 @@ def _damaged_gzip() -> bytes:
         ("a.txt.gz", gzip.compress(b"text\n" * 999, mtime=0)[:-20], DataError, "not a complete .gz file"),
         ("a.jsonl", b'{"text": "a"}\n{oops\n', DataError, "line 2 is not JSON"),
         ("a.jsonl", b'{"text": 7}\n', DataError, "line 1 holds the number 7 at 'text'; wanted a string; correct it"),
+        ("a.jsonl", b'{"text": "a", "text": "b"}\n', DataError, "line 1 holds two values at 'text'; wanted a string"),
         ("a.jsonl", b'{"text": "a"}\n{"body": "a"}\n', DataError, "line 2 has no key 'text'"),
         ("a.csv", b"a,b\n1,2\n", UsageError, "choose one with --column"),
         ("a.csv", b"text,id,text\na,1,b\n", UsageError, "has the column 'text' twice; rename one of them"),
@@ -205,6 +207,22 @@ def test_malformed_files_are_refused(
     with pytest.raises(error, match=message) as caught:
         list(read_texts(path))
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("ending", list(COMPRESS)[1:])
+def test_compressed_files_are_read_to_their_end(tmp_path: Path, ending: str) -> None:
+    """Streams one after the other are one file; what follows and is no stream is refused, as is half of a stream."""
+    path, lines = tmp_path / f"a.txt{ending}", [f"line {number}" for number in range(2000)]
+    first, second = (COMPRESS[ending]("".join(f"{line}\n" for line in part).encode()) for part in (lines, ["last"]))
+    zeros = [] if ending == ".zst" else [bytes(4), bytes(9000)]
+    for between in (b"", *zeros):
+        for after in (b"", *zeros):
+            path.write_bytes(first + between + second + after)
+            assert list(read_texts(path)) == [*lines, "last"]
+    for rest in (b"junk", b"\n", b"junk" * 9000, bytes(8) + b"junk", second + b"junk", second[:3], second[:-1]):
+        path.write_bytes(first + rest)
+        with pytest.raises(DataError, match=f"a.txt{ending}: not a complete {ending} file"):
+            list(read_texts(path))
 
 
 def test_missing_files_and_directories_are_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from support.cli import ok
-from whiten import DataError, Encoder
+from whiten import DataError, Encoder, WhitenError
 from whiten_runtime.files.read_vectors import read_vectors
 from whiten_runtime.files.write_vectors import json_numbers, json_row
 
@@ -132,3 +132,26 @@ def test_numbers_beyond_float32_and_slices(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         np.concatenate(list(read_vectors(tmp_path / "s.parquet")))[:, 0], np.arange(12, 27, 3)
     )
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        *(
+            (f"[0.5, 1]\n[{numbers}]\n", "line 2 holds something other than one list of numbers")
+            for numbers in ('"1", "2"', '"1_0", 2', '"\uff11", 2', "true, 2", "null, 2", "[1], [2]")
+        ),
+        ('{"embedding": [1, 2], "embedding": [3, 4]}\n', "line 1 holds something other than one list of numbers"),
+        ('{"embedding": [1, 2]}\n{"other": [3, 4]}\n', "line 2' has no column 'embedding', only 'other'"),
+        ('{"embedding": [1]}\n{"vector": [3], "id": 1}\n', "line 2' has no column 'embedding', only 'vector', 'id'"),
+    ],
+)
+def test_lines_without_one_list_of_numbers_are_refused(tmp_path: Path, content: str, words: str) -> None:
+    (tmp_path / "v.jsonl").write_text(content, "utf-8")
+    with pytest.raises(WhitenError, match=words):
+        list(read_vectors(tmp_path / "v.jsonl"))
+
+
+def test_lists_of_strings_in_parquet_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"other than vectors of one length \(strings\)"):
+        list(read_vectors(write(tmp_path / "v.parquet", [["1", "1_0"]], pyarrow.list_(pyarrow.string()))))

@@ -108,6 +108,32 @@ def nearest_levels(coordinates: Float64Array, bits: Bits) -> Bytes:
     return numbers
 
 
+def code_levels(coordinates: Float64Array, bits: Bits) -> Bytes:
+    """Return the numbers of the levels of coordinates [n, d], divided by their root mean square.
+
+    Zeros have the least positive level everywhere, which no other row has: with 2 bits and more its cell ends below 1,
+    and with 1 bit the least coordinate of a row of positive ones becomes negative.
+    """
+    norms = np.linalg.norm(coordinates, axis=1, keepdims=True)
+    scaled = coordinates * (np.sqrt(coordinates.shape[1]) / np.where(norms > 0, norms, 1))
+    numbers = nearest_levels(scaled, bits)
+    taken = np.flatnonzero((numbers == _zero(bits)).all(axis=1) & (norms[:, 0] > 0))
+    numbers[taken, scaled[taken].argmin(axis=1)] -= 1
+    return numbers
+
+
+def decode_levels(packed: Bytes, bits: Bits, dims: int) -> NDArray[np.float32]:
+    """Return the coordinates that packed levels stand for, float32 [n, dims]."""
+    rows = unpack(packed, bits, dims)
+    rows[(rows == np.float32(levels(bits)[_zero(bits)])).all(axis=1)] = 0
+    return rows
+
+
+def _zero(bits: Bits) -> int:
+    """Return the number of the least positive level."""
+    return int(1 << bits - 1)
+
+
 def pack(numbers: Bytes, bits: Bits, size: int) -> Bytes:
     """Pack numbers of `bits` bits, [n, d], into bytes, [n, size], the first in the highest bits; the rest is 0."""
     n, dims = numbers.shape
