@@ -40,7 +40,7 @@ def bert_on_my_corpus(folder: Path, hub: Path) -> None:
     from support.checkpoints import save_checkpoint
 
     choose_layers(folder, hub)
-    save_checkpoint("bert", make_snapshot(hub, "google-bert/bert-base-uncased"), num_hidden_layers=12)
+    save_checkpoint("bert", make_snapshot(hub, "google-bert/bert-base-uncased"), num_hidden_layers=12, widened=2)
     write_table(folder / "mine.csv", "body", everyday(1000))
     write_table(folder / "later.csv", "body", everyday(300, 1))
 
