@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import transformers
 
 from support.checkpoints import change_config, copy_modules_to, save_adapter, write_json
 from support.cli import ok, refused
@@ -196,3 +197,41 @@ def test_a_model_that_needs_its_code_names_the_repository_and_the_flag(of_anothe
     )  # type: ignore[operator]
     assert "comes with Python code of its own (in the repository some/implementation)" in error
     assert "allow it with --trust-remote-code" in error
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wanted"),
+    [
+        # as the code of gte-Qwen2 and stella_en_1.5B_v5
+        ("def forward", "def __init__(self, config):\n        config.rope_theta\n    def forward", "cannot load"),
+        # as that of jina v2 and CodeSage
+        ("super().forward", "self.get_former_mask()\n        super().forward", "does not run on token ids"),
+    ],
+)
+def test_code_for_another_version_of_transformers_names_both(
+    folder: Path, old: str, new: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_modules_to(tmp_path / "modules", monkeypatch)
+    (folder / "modeling_own.py").write_text(OWN.replace(old, new).replace("output = self", "self"))
+    add(folder, "config.json", {"AutoModel": "modeling_own.OwnModel"})
+    for version, said in (("4.42.3", not transformers.__version__.startswith("4.")), (transformers.__version__, False)):
+        write_json(
+            folder / "config.json",
+            json.loads((folder / "config.json").read_text("utf-8")) | {"transformers_version": version},
+        )
+        error = refused("export", folder, *TO_NONE, "--trust-remote-code", code=1)
+        assert wanted in error
+        assert (f"may be for transformers {version}, which wrote config.json" in error) is said
+
+
+def test_code_that_loads_its_weights_itself_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of nomic, whose mixture of experts chooses what it computes besides."""
+    copy_modules_to(tmp_path / "modules", monkeypatch)
+    own = "    @classmethod\n    def from_pretrained(cls, path, config=None, **options):\n        return cls(config)\n"
+    (folder / "modeling_own.py").write_text(OWN + own)
+    add(folder, "config.json", {"AutoModel": "modeling_own.OwnModel"})
+    error = refused("export", folder, *TO_NONE, "--trust-remote-code", code=1)
+    assert "its own code (OwnModel) loads weights in a way of its own, and does not say which are missing" in error
+    assert "leave --trust-remote-code out where transformers has the architecture (bert)" in error

@@ -11,7 +11,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 
-from support.checkpoints import save_checkpoint, write_json, write_modules
+from support.checkpoints import copy_modules_to, save_checkpoint, write_json, write_modules
 from support.cli import ok
 from support.families import MAX_LENGTH
 from support.vocabularies import wordpiece
@@ -111,6 +111,61 @@ def test_tokens_of_a_file_with_padding_and_truncation(mistral: Path) -> None:
     assert "it is added here" in tokenizer.notes[0]
     own = tokenizer.own_ids(["the cat"], 20)[0]
     assert (own[0], own[-1], own.count(2)) == (1, 2, 1)
+
+
+OWN_TOKENIZER = """
+from tokenizers import processors
+from transformers import PreTrainedTokenizerFast
+class OwnTokenizer(PreTrainedTokenizerFast):
+    def __init__(self, *arguments, {ends}, **options):
+        super().__init__(*arguments, **options)
+        self._ends = [token for token in {used} if token]
+        self._tokenizer.post_processor = processors.TemplateProcessing(
+            single=" ".join(["{first}$A", *self._ends]),
+            special_tokens=[(t, self._tokenizer.token_to_id(t)) for t in ("<s>", "</s>")])
+"""
+
+
+def with_own_code(folder: Path, *, ends: str, used: str = "(add_eos_token and '</s>',)", first: str = "") -> Path:
+    """Write code of a tokenizer as that of gte-Qwen2 and stella_en_1.5B_v5, whose tokens are those of a setting."""
+    (folder / "own.py").write_text(OWN_TOKENIZER.format(ends=ends, used=used, first=first))
+    path = folder / "tokenizer_config.json"
+    auto_map = {"AutoTokenizer": [None, "own.OwnTokenizer"]}
+    write_json(path, json.loads(path.read_text("utf-8")) | {"tokenizer_class": "OwnTokenizer", "auto_map": auto_map})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "wanted"),
+    [
+        ({"add_eos_token": True}, {"ends": "add_eos_token=False"}, (None, "</s>")),
+        ({"add_eos_token": False}, {"ends": "add_eos_token=True"}, (None, None)),
+        ({"add_eos_token": ...}, {"ends": "add_eos_token=True"}, (None, "</s>")),
+        ({"add_eos_token": True, "add_bos_token": True}, {"ends": "add_eos_token=False"}, (None, "</s>")),
+        ({"add_eos_token": True}, {"ends": "add_eos_token=False", "first": "<s> "}, ("<s>", "</s>")),
+        ({"add_eos_token": True}, {"ends": "other=None", "used": "()"}, (None, None)),
+    ],
+)
+def test_own_code_gets_the_setting_that_it_takes(
+    mistral: Path,
+    settings: dict[str, Any],
+    code: dict[str, str],
+    wanted: tuple[str | None, str | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with transformers 4; 5 withholds it where there is a tokenizer.json."""
+    copy_modules_to(tmp_path / "modules", monkeypatch)
+    folder = with_own_code(with_template(mistral, "$A"), **code)
+    path = folder / "tokenizer_config.json"
+    changed = json.loads(path.read_text("utf-8")) | settings
+    write_json(path, {name: value for name, value in changed.items() if value is not ...})
+    checkpoint = resolve(str(folder))
+    tokenizer = describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code=True))
+    backend = Tokenizer.from_str(tokenizer.json)
+    words = backend.encode("the cat", add_special_tokens=False).ids
+    first, last = ([] if token is None else [backend.token_to_id(token)] for token in wanted)
+    assert tokenizer.own_ids(["the cat"], MAX_LENGTH) == [backend.encode("the cat").ids] == [[*first, *words, *last]]
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from whiten_runtime.errors import WhitenError
 _WITH_ENDS = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer")
 """Classes that in transformers 4 add the tokens of tokenizer_config.json, whatever tokenizer.json adds."""
 
-_ENDS = {"add_bos_token": ("bos_token", True), "add_eos_token": ("eos_token", False)}
+ENDS = {"add_bos_token": ("bos_token", True), "add_eos_token": ("eos_token", False)}
 """Settings that add a token to a text, the role of that token, and the default of these classes. The first begins a
 text, the second ends it."""
 
@@ -34,28 +34,33 @@ def read_tokenizer_config(checkpoint: Checkpoint) -> dict[str, Any]:
     return read_settings(path) if path.is_file() else {}
 
 
-def add_ends(backend: Tokenizer, settings: Mapping[str, Any]) -> str | None:
+def add_ends(backend: Tokenizer, settings: Mapping[str, Any], own: Mapping[str, bool]) -> str | None:
     """Let a tokenizer begin and end texts as tokenizer_config.json asks, where tokenizer.json does otherwise.
 
-    transformers 4 obeys the former, transformers 5 the latter. A model such as intfloat/e5-mistral-7b-instruct pools
-    the token that ends a text.
+    transformers 4 obeys the former, transformers 5 the latter, and does not give these settings to own code that takes
+    them. Models such as intfloat/e5-mistral-7b-instruct and Alibaba-NLP/gte-Qwen2-7B-instruct pool the token that ends
+    a text.
 
     Args:
         backend: tokenizer, which is changed.
         settings: content of tokenizer_config.json.
+        own: the settings of `ENDS` that own code of the tokenizer takes, with their defaults; empty without such code.
 
     Returns:
         What is said of it; None if both files agree.
     """
-    contents = {name: _content(settings.get(role)) for name, (role, _) in _ENDS.items()}
+    usual = own or {name: begins for name, (_, begins) in ENDS.items()}
+    contents = {name: _content(settings.get(role)) for name, (role, _) in ENDS.items()}
     tokens = {name: text for name, text in contents.items() if text and backend.token_to_id(text) is not None}
     encoding = backend.encode("")
     ids = [number for number, mask in zip(encoding.ids, encoding.attention_mask, strict=True) if mask]
-    present = dict(zip(_ENDS, (ids[:1], ids[-1:]), strict=True))
+    present = dict(zip(ENDS, (ids[:1], ids[-1:]), strict=True))
     added = [name for name, text in tokens.items() if present[name] == [backend.token_to_id(text)]]
     kind = str(settings.get("tokenizer_class")).removesuffix("Fast")
-    obeyed = kind in _WITH_ENDS and any(name in settings for name in _ENDS)
-    wanted = [name for name, (_, usual) in _ENDS.items() if name in tokens and settings.get(name, obeyed and usual)]
+    obeyed = (bool(own) or kind in _WITH_ENDS) and any(name in settings for name in usual)
+    wanted = [
+        name for name in tokens if (settings.get(name, obeyed and usual[name]) if name in usual else name in added)
+    ]
     missing = [name for name in wanted if name not in added]
     surplus = [name for name in added if name not in wanted] if obeyed else []
     if not (missing or surplus) or backend.num_special_tokens_to_add(False) > len(added):
@@ -63,7 +68,7 @@ def add_ends(backend: Tokenizer, settings: Mapping[str, Any]) -> str | None:
     asked = f"tokenizer_config.json of {kind} asks for {' and '.join(missing)}, and tokenizer.json does not add it"
     if not obeyed:
         return f"{asked}: it is left out here; if the model was trained with it, save a tokenizer that adds it"
-    first, last = ([tokens[name]] if name in wanted else [] for name in _ENDS)
+    first, last = ([tokens[name]] if name in wanted else [] for name in ENDS)
     backend.post_processor = processors.TemplateProcessing(
         single=[*first, "$A", *last],
         pair=[*first, "$A", *last, *(f"{token}:1" for token in first), "$B:1", *(f"{token}:1" for token in last)],

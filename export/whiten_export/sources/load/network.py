@@ -18,7 +18,13 @@ from whiten_export.sources.describe.config_checks import check_config, rotary_ki
 from whiten_export.sources.describe.families import family_of
 from whiten_export.sources.describe.files import ADAPTER_CONFIG, adapter_weights, network_code, read_settings
 from whiten_export.sources.describe.tokenizers import missing_tokenizer, tokenizer_missing
-from whiten_export.sources.load.weights import check_numbers, explaining, restore_weights, tensor_kinds
+from whiten_export.sources.load.weights import (
+    check_numbers,
+    explaining,
+    is_transformers_4,
+    restore_weights,
+    tensor_kinds,
+)
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
 
 _LOGGERS = ("torch", "transformers", "sentence_transformers", "peft", "onnxscript", "onnx_ir")
@@ -97,7 +103,19 @@ def from_pretrained(
             raise UsageError(f"'{checkpoint.model}' {way}") from error
         if "ignore_mismatched_sizes" in reason or "size mismatch" in reason:  # in the words of transformers 5 or 4
             reason = "weights have other shapes than its config.json says; copy both again"
+        elif trust_remote_code and way_to_code(checkpoint):
+            reason += other_version(read_settings(checkpoint.directory / "config.json").get("transformers_version"))
         raise WhitenError(f"transformers cannot load '{checkpoint.model}': {reason}") from error
+
+
+def other_version(stated: str | None) -> str:
+    """Return what is said of own code that fails, by the version of transformers that a config was written by."""
+    if is_transformers_4() or stated is None or not stated < "5":
+        return ""
+    return (
+        f"; its own code may be for transformers {stated}, which wrote config.json, and {transformers.__version__} is "
+        "installed: install transformers 4.57"
+    )
 
 
 @contextmanager
@@ -184,7 +202,7 @@ def network_class(checkpoint: Checkpoint, config: Any) -> str:
 def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, pooler: bool = False) -> nn.Module:
     """Load the weights in float32, in inference mode; merge those of a LoRA adapter into its base."""
     with explaining(checkpoint.weights), _naming_rotary(checkpoint, config):
-        network, report = from_pretrained(
+        loaded = from_pretrained(
             getattr(transformers, network_class(checkpoint, config)),
             checkpoint.directory,
             checkpoint,
@@ -194,6 +212,13 @@ def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, p
             attn_implementation="eager",
             output_loading_info=True,
         )
+    if not isinstance(loaded, tuple):  # of a `from_pretrained` of its own, as nomic's
+        raise WhitenError(
+            f"'{checkpoint.model}': its own code ({type(loaded).__name__}) loads weights in a way of its own, and does "
+            "not say which are missing, which is not supported; leave --trust-remote-code out where transformers has "
+            f"the architecture ({config.model_type})"
+        )
+    network, report = loaded
     if not isinstance(network, nn.Module):
         raise WhitenError(f"'{checkpoint.model}' loads as {type(network).__name__}; wanted a PyTorch module")
     way = None if trust_remote_code else way_to_code(checkpoint)

@@ -34,6 +34,7 @@ from whiten_export.sources.load.network import (
     load_tokenizer,
     network_class,
     one_thread,
+    other_version,
     quiet,
 )
 from whiten_export.sources.load.sentence_transformers import encode_published
@@ -141,8 +142,7 @@ def _check_both_directions(checkpoint: Checkpoint, network: nn.Module) -> None:
         return
     rows: int = network.config.vocab_size  # type: ignore[union-attr, assignment]
     ids = torch.tensor([[rows // 2, rows // 2], [rows // 2, rows // 3]])
-    with quiet(), one_thread(), torch.no_grad():
-        first = hidden_states(network, ids, torch.ones_like(ids))[-1][:, 0]
+    first = _run(network, ids, torch.ones_like(ids))[-1][:, 0]
     if torch.allclose(first[0], first[1], rtol=1e-5, atol=0):
         raise WhitenError(
             f"'{checkpoint.model}': its {'own code' if own else 'config.json'} sets {setting}, but transformers "
@@ -186,7 +186,7 @@ def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
     input_ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 8, 9], [6, 7, 8, 0, 0]])
     attention_mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
-    _check_runs(network, input_ids, attention_mask)
+    _run(network, input_ids, attention_mask)  # whose errors say more than those of the exporter
     try:
         with quiet(), redirect_stderr(io.StringIO()), torch.no_grad(), _ordered_sets(network):
             program = torch.onnx.export(
@@ -248,16 +248,19 @@ _BRANCHES = ("GuardOnDataDependentSymNode", "ConstraintViolationError")
 """Errors of PyTorch's exporter for code that branches on a value of a text, or takes texts of some lengths only."""
 
 
-def _check_runs(network: nn.Module, input_ids: Tensor, attention_mask: Tensor) -> None:
-    """Run the network once before the exporter does, whose error messages say little."""
+def _run(network: nn.Module, input_ids: Tensor, attention_mask: Tensor) -> Sequence[Tensor]:
+    """Return all hidden states of a network, and say which failed if it does not run on token ids and a mask."""
     try:
         with quiet(), one_thread(), torch.no_grad():
-            hidden_states(network, input_ids, attention_mask)
+            return hidden_states(network, input_ids, attention_mask)
     except WhitenError:
         raise
     except Exception as error:  # from unknown code
+        config: Any = network.config
+        other = other_version(config.transformers_version) if is_own_code(network) else ""
         raise WhitenError(
-            f"a network of type '{model_type(network)}' does not run on token ids and a mask: {_innermost(error)}"
+            f"a network of type '{model_type(network)}' does not run on token ids and a mask: "
+            f"{_innermost(error)}{other}"
         ) from error
 
 

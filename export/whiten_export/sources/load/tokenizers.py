@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from inspect import signature
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from whiten_export.sources.describe.checkpoint import Checkpoint
-from whiten_export.sources.describe.tokenizer_files import add_ends, class_note, read_tokenizer_config, words_note
+from whiten_export.sources.describe.tokenizer_files import ENDS, add_ends, class_note, read_tokenizer_config, words_note
 from whiten_export.sources.describe.tokenizers import UNSET_LENGTH, SourceTokenizer, lower_case, read_backend
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Side
@@ -58,7 +59,7 @@ def _file_notes(checkpoint: Checkpoint, tokenizer: Any) -> tuple[str, ...]:
     if as_stored and kind.__module__.startswith("transformers."):
         name = f"the {kind.__name__} of transformers {version('transformers')}"
         notes.append(class_note(backend, tokenizer.backend_tokenizer, name))
-    notes.append(add_ends(tokenizer.backend_tokenizer, read_tokenizer_config(checkpoint)))
+    notes.append(obey_ends(checkpoint, tokenizer))
     return tuple(note for note in notes if note is not None)
 
 
@@ -67,7 +68,10 @@ def obey_ends(checkpoint: Checkpoint, tokenizer: Any) -> str | None:
     folder = checkpoint.tokenizer_directory
     if not getattr(tokenizer, "is_fast", False) or not (folder / TOKENIZER_FILE).is_file():
         return None
-    return add_ends(tokenizer.backend_tokenizer, read_tokenizer_config(checkpoint))
+    kind = type(tokenizer)
+    parameters = {} if kind.__module__.startswith("transformers.") else signature(kind).parameters
+    own = {name: bool(parameters[name].default) for name in ENDS if name in parameters}
+    return add_ends(tokenizer.backend_tokenizer, read_tokenizer_config(checkpoint), own)
 
 
 def _check_types(checkpoint: Checkpoint, tokenizer: Any) -> None:
@@ -121,7 +125,7 @@ def file_tokenizer(checkpoint: Checkpoint, described: Mapping[str, Any]) -> Sour
         if name.endswith("_token") and isinstance(token, (str, dict))
     }
     backend = read_backend(path)
-    notes = (words_note(checkpoint.directory, backend), add_ends(backend, described))
+    notes = (words_note(checkpoint.directory, backend), add_ends(backend, described, {}))
     if checkpoint.published is not None and checkpoint.published.do_lower_case:
         lower_case(backend)
     text = backend.to_str()
