@@ -8,7 +8,6 @@ versions and files, then the parity, in `prove.prove`.
 """
 
 import dataclasses
-import gc
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -33,7 +32,7 @@ from whiten_export.pipeline.fit import fit_whitening
 from whiten_export.pipeline.plan import memory_shortage
 from whiten_export.pipeline.prove import CHECKING, prove, reference_vectors
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.pipeline.work import UNWHITENED_GRAPH, FitJob, Work
+from whiten_export.pipeline.work import UNWHITENED_GRAPH, FitJob, Work, free_memory
 from whiten_export.proof.probe_texts import LONGEST_PROBE
 from whiten_export.sources.load.stored import StoredBundle
 from whiten_export.sources.model import Source
@@ -122,15 +121,15 @@ def export(
         work = Work(source, manifest, job, target, stage, options, report)
         manifest = write_source_files(manifest, work, overrides)
         manifest, graph = build_graph(manifest, work)
-        gc.collect()  # the float32 weights of the traced graph, before the network's become float64
+        free_memory()  # the float32 weights of the traced graph, before the network's become float64
         expected = reference_vectors(manifest, work)
-        gc.collect()  # the network's weights: networks refer to themselves
+        free_memory()  # the network's weights
         manifest, fitted = fit_whitening(manifest, work)
         append_head(manifest, graph, fitted, work)
         manifest, graph = to_precision(manifest, graph, work)
         write_files(manifest, graph, fitted, work)
         del graph
-        gc.collect()  # graphs refer to themselves, and keep files mapped as long as they live
+        free_memory()  # graphs keep files mapped as long as they live
         if work.of_model:
             shutil.rmtree((stage / UNWHITENED_GRAPH).parent)
         manifest = prove(manifest, fitted, expected, work)

@@ -18,19 +18,15 @@ from whiten_runtime.reporter import Reporter
 _BASE = 600_000_000
 """Memory of a process that has imported PyTorch, transformers and onnxruntime, and of what a small network takes."""
 
-_COPIES = 1.2
-"""Memory of an export over the float32 weights: those that PyTorch computes the reference with, or those of the session
-that proves the bundle, and what is packed of them. 1.02 to 1.15 was measured of 91 to 471 MB, and 1.31 of 1,112 MB, of
-which 768 are word embeddings."""
-
-_INT8_COPIES = 2.2
-"""Further memory of an export to int8 over the float32 weights of products of matrices."""
+_TOKEN_BYTES, _PIECE_BYTES = 1200, 4200
+"""Memory of the tokenizers of an export, of which three are in memory, for each token; the second of Unigram's pieces,
+which are in a trie."""
 
 _TABLE_SHARE = 4.0
 """Memory of an export of a table of vectors over its float32 weights."""
 
-_TEXT_BYTES = 220
-"""Memory of a text for each of its tokens and each coordinate of a hidden state, where attention runs in blocks."""
+_TEXT_BYTES = 400
+"""Memory of a text for each of its tokens and each coordinate of a hidden state, by PyTorch in float32."""
 
 _WEIGHT_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2, "int8": 1}
 
@@ -164,13 +160,18 @@ def _shortage(model: str, precision: Precision, needed: int, usable: int) -> str
 
 
 def _memory_bytes(counts: WeightCounts, source: TokenModel, manifest: Manifest) -> int:
-    """Estimate the memory at the peak: of the weights in several copies, and of the longest text beside them."""
+    """Estimate the memory at the peak: of weights that are no pages of a file, of tokenizers, and of the longest text.
+
+    A session packs the weights of products; PyTorch holds all, in float32, where the checkpoint has less.
+    """
     if not manifest.source.num_hidden_layers:
         return _BASE + round(_TABLE_SHARE * 4 * counts.loaded)
-    copies = _COPIES * counts.loaded
-    if manifest.precision == "int8":
-        copies += _INT8_COPIES * _in_products(counts.exported, source, manifest)
-    return _BASE + round(4 * copies + _TEXT_BYTES * manifest.source.hidden_size * manifest.max_seq_length)
+    stored = source.client_config.get("dtype", source.client_config.get("torch_dtype"))
+    wide = stored in ("float16", "bfloat16")
+    weights = counts.loaded if wide else _in_products(counts.exported, source, manifest)
+    token = _PIECE_BYTES if '"type":"Unigram"' in source.tokenizer.json else _TOKEN_BYTES
+    text = _TEXT_BYTES * manifest.source.hidden_size * manifest.max_seq_length
+    return _BASE + 4 * weights + token * source.vocab_size + text
 
 
 def _in_products(weights: int, source: TokenModel, manifest: Manifest) -> int:

@@ -1,13 +1,12 @@
 """Prove an export: list the cases, compare model, reference and bundle on them, and complete the manifest."""
 
 import dataclasses
-import gc
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
-from whiten_export.pipeline.work import Work
+from whiten_export.pipeline.work import Work, free_memory
 from whiten_export.proof.gate import Case, Expected, check_bundle, compare_published, failure
 from whiten_export.proof.probe_texts import LONGEST_PROBE, long_texts, probe_texts, token_batches
 from whiten_export.proof.reference import Head
@@ -131,7 +130,7 @@ def prove(manifest: Manifest, fitted: WhiteningMap | None, expected: Expected, w
         if manifest.precision == "fp32":
             work.report.stage(CHECKING)
         published = _compare_published(manifest, expected, work)
-        gc.collect()  # the other program's network
+        free_memory()  # the other program's network
     elif isinstance(work.source, StoredBundle):
         made = manifest.versions | {f"refit-{name}": made[name] for name in ("whiten", "numpy") if name in made}
         unchanged = work.source.changed_files()

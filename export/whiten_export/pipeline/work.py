@@ -1,6 +1,9 @@
 """Hold what the steps of an export share: the source, the whitening to fit, and what is opened once."""
 
+import ctypes
 import dataclasses
+import gc
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +58,14 @@ class FitJob:
             return None
         count = self.sentences if different is None else different
         return check_sample_count(count, manifest.unwhitened_width, self.spec, sample_name(manifest))
+
+
+def free_memory() -> None:
+    """Free networks and graphs, which refer to themselves, and return their pages to the system: glibc would not."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def sample_name(manifest: Manifest) -> str:

@@ -1,6 +1,7 @@
 """Test plans of exports: what they say, and that nothing is downloaded or written."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -142,17 +143,33 @@ def test_memory_grows_with_weights_and_texts(tmp_path: Path) -> None:
     assert longest.seconds > second.seconds
 
 
-def test_int8_takes_further_memory_for_products_and_none_for_embeddings(checkpoint: Callable[[str], Path]) -> None:
+def test_memory_is_that_of_products_and_tokenizers_and_of_all_weights_in_half_precision(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
     folder = checkpoint("bert")
     model = open_model(resolve(str(folder)))
-    first, second = (plan_export(Recipe(str(folder), layers=(0, layer), whitening=None)) for layer in (1, 4))
-    assert first.memory_bytes == second.memory_bytes  # all blocks are loaded
-    further = []
-    for layers in ((0,), (0, 1), (0, 1, 4)):
-        plans = [
-            plan_export(Recipe(str(folder), layers=layers, whitening=None, precision=one)) for one in ("fp32", "int8")
-        ]
-        further.append(plans[1].memory_bytes - plans[0].memory_bytes)
-    weights = [model.count_weights((0, layer)).exported for layer in (1, 4)]
-    assert further[0] < further[1]
-    assert further[2] - further[1] == pytest.approx(8.8 * (weights[1] - weights[0]), abs=2)
+    low, whole, int8, half = (
+        plan_export(Recipe(str(path), layers=(0, layer), whitening=None, precision=precision)).memory_bytes
+        for path, layer, precision in (
+            (folder, 1, "fp32"),
+            (folder, 4, "fp32"),
+            (folder, 4, "int8"),
+            (save_half(folder, tmp_path / "half"), 4, "fp32"),
+        )
+    )
+    counts = [model.count_weights((0, layer)) for layer in (1, 4)]
+    assert whole - low == 4 * (counts[1].exported - counts[0].exported)
+    assert int8 == whole
+    words = model.vocab_size * model.record.hidden_size
+    assert half - whole == 4 * (counts[1].loaded - counts[1].exported + words)
+    pieces = checkpoint("xlm-roberta")
+    words = open_model(resolve(str(pieces))).vocab_size
+    assert plan_export(Recipe(str(pieces), layers=(0,), whitening=None)).memory_bytes > 600_000_000 + 4200 * words
+
+
+def save_half(folder: Path, copy: Path) -> Path:
+    shutil.copytree(folder, copy)
+    config = json.loads((copy / "config.json").read_text("utf-8"))
+    name = "dtype" if "dtype" in config else "torch_dtype"
+    write_json(copy / "config.json", config | {name: "float16"})
+    return copy
