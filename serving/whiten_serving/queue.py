@@ -216,7 +216,7 @@ class Queue:
         line = self._lines[batch.runner]
         line.running -= 1
         if seconds is not None:
-            line.rate.add(batch.cost, seconds * share)
+            line.rate.add(batch.cost, seconds * share, line.schedule.workers)
             if batch.texts == 1:
                 line.single.add(batch.tokens, seconds)
 

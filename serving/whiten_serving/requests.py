@@ -236,9 +236,9 @@ class Rate:
     tokens: float = 0.0
     seconds: float = 0.0
 
-    def add(self, tokens: float, seconds: float) -> None:
-        """Add a batch; forget those before one that is much faster."""
-        memory = 0.0 if self.seconds_for(tokens) > _STOOD_STILL * seconds else _MEMORY
+    def add(self, tokens: float, seconds: float, workers: int = 1) -> None:
+        """Add a batch; forget those before one that is much faster, even if it had the threads of all workers."""
+        memory = 0.0 if self.seconds_for(tokens) > _STOOD_STILL * workers * seconds else _MEMORY
         self.tokens = self.tokens * memory + tokens
         self.seconds = self.seconds * memory + seconds
 

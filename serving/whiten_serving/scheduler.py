@@ -30,6 +30,7 @@ to a lane and its vectors back takes a quarter of a millisecond."""
 _PAUSE = 0.05
 """Seconds after which a lane that could not take a batch tries again."""
 _CLOSED = "the batcher was closed before this was computed"
+_INTERRUPTED = "interrupted, such as by Ctrl-C in the caller's thread"
 
 
 class Scheduler:
@@ -130,7 +131,7 @@ class Scheduler:
             if taken is not None:
                 self._run(*taken)
         finally:
-            self._end(None, RunError("interrupted, such as by Ctrl-C in the caller's thread"))
+            self._end(None, RunError(_INTERRUPTED))
             with self._changed:
                 self._changed.notify_all() if self._closed else self._wake()
 
@@ -179,7 +180,7 @@ class Scheduler:
         if not wait:
             left = list(self._outcomes.open)
             self._outcomes.fail([request for request in left if request.queued_tokens], ClosedError(_CLOSED))
-        if current_thread() not in self._outcomes.calling:
+        if not self._must_not_wait():
             for lane in self._threads:
                 lane.join()
 
@@ -199,8 +200,12 @@ class Scheduler:
             self._wake()
         if not wait:
             self._outcomes.fail([request for request in left if request.queued_tokens], ClosedError(_CLOSED))
-        if current_thread() not in self._outcomes.calling:
+        if not self._must_not_wait():
             self._outcomes.wait_for(left)
+
+    def _must_not_wait(self) -> bool:
+        """Return whether others wait for this thread: a lane, one that computes, or one in a caller's function."""
+        return any(current_thread() in threads for threads in (self._threads, self._running, self._outcomes.calling))
 
     def _work(self) -> None:
         """Compute batches until the scheduler is closed."""
@@ -227,6 +232,8 @@ class Scheduler:
         except Exception as error:  # nobody may wait for ever, whatever went wrong
             _log.exception("a batch failed")
             self._end(None, error)
+        finally:
+            self._end(None, RunError(_INTERRUPTED))
 
     def _end(self, seconds: float | None, error: Exception | None = None) -> None:
         """Note that the batch of this thread, if it has one, does not run any more, and how long it took or why not."""

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from support.runners import POISON, Clock, FakeRunner, vectors_of
 from support.server import until
-from whiten_runtime.errors import ClosedError, NoVectorError, UsageError, WhitenError
+from whiten_runtime.errors import ClosedError, NoVectorError, RunError, UsageError, WhitenError
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.engine import Engine, TokenizedTexts
 from whiten_serving import queue
@@ -386,6 +387,47 @@ def test_a_function_that_is_called_by_an_end_may_end_too(opened: Opened, end: Ca
     assert not ending.is_alive()
     assert first[0].result is not None
     assert not lanes._outcomes.open
+
+
+class CallingRunner(FakeRunner):
+    """Calls a function in each batch, as an object does that the garbage collector ends there."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        super().__init__()
+        self._function = function
+
+    def run_batch(self, *batch: Any, **options: Any) -> NDArray[np.float32]:
+        self._function()
+        return super().run_batch(*batch, **options)
+
+
+@pytest.mark.parametrize("end", ["close", "end"])
+def test_an_end_in_a_lane_waits_for_nobody(opened: Opened, end: str) -> None:
+    lanes, ended = opened(2), Ended()
+    runner = CallingRunner(lambda: lanes.close() if end == "close" else lanes.end(runner))
+    request = request_of(runner, [1], done=ended)
+    lanes.submit(request)
+    ended.wait(1)
+    assert request.error is None
+    lanes.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("reason", [KeyboardInterrupt, GeneratorExit])
+def test_what_ends_a_lane_fails_its_batch(opened: Opened, reason: type[BaseException]) -> None:
+    def fail() -> None:
+        raise reason
+
+    lanes, ended = opened(2), Ended()
+    runner, other = CallingRunner(fail), FakeRunner()
+    lanes.submit(request_of(runner, [1], done=ended))
+    ended.wait(1)
+    assert isinstance(ended.requests[0].error, RunError)
+    lanes.end(runner)
+    until(lambda: lanes.stats().lanes_busy == 0)
+    lanes.submit(request_of(other, [1], done=ended))
+    ended.wait(2)
+    assert ended.requests[1].error is None
 
 
 def test_whoever_waits_for_an_end_takes_no_signal_from_a_lane(opened: Opened) -> None:
