@@ -33,7 +33,7 @@ _PART = 1 << 20
 SAMPLED = 1000
 """Leading records of a .jsonl file in which keys are looked for."""
 
-_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 
 _FORMATS: dict[str, dict[str, Any]] = {
     "csv": {"delimiter": ",", "quoting": csv.QUOTE_MINIMAL},
@@ -274,10 +274,7 @@ def choose_column(
 
 
 def number_of(value: object) -> float | None:
-    """Return a number of JSON, or one in the digits of a field; None for anything else that `float` takes: True, 1_0.
-
-    So are numbers that are not finite, and those in digits of other scripts.
-    """
+    """Return a number of JSON, or one in ASCII digits of a field; None for all else, such as True, 1_0 and 1e999."""
     digits = isinstance(value, str) and _NUMBER.fullmatch(value)
     if not digits and type(value) not in (int, float):
         return None
