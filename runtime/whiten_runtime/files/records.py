@@ -209,8 +209,10 @@ def parse_json(text: str) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        fields |= {name: tuple(value for key, value in pairs if key == name) for name in names if names.count(name) > 1}
+        values: dict[str, list[Any]] = {name: [] for name in fields}
+        for name, value in pairs:
+            values[name].append(value)
+        fields = {name: own[0] if len(own) == 1 else tuple(own) for name, own in values.items()}
     return fields
 
 
@@ -248,8 +250,8 @@ def keys_of(values: Iterable[str | dict[str, Any]]) -> list[str]:
 
 def type_of(value: object) -> str:
     """Return the type of a value of JSON in words."""
-    words = {type(None): "null", dict: "an object", list: "a list", str: "a string", bool: "a truth value"}
-    return (words | {tuple: "two values"}).get(type(value), f"the number {value!r:.30}")
+    words = {dict: "an object", list: "a list", tuple: "two values", str: "a string", bool: "a truth value"}
+    return "null" if value is None else words.get(type(value), f"the number {value!r:.30}")
 
 
 def choose_column(
