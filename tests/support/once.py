@@ -22,7 +22,10 @@ PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-c
 
 
 def shared_folder(factory: pytest.TempPathFactory) -> Path:
-    """Return the temporary folder that all workers of this session share, or that of a script's sessions."""
+    """Return the temporary folder that all workers of this session share, or WHITEN_TESTS_SHARED.
+
+    That is for one run of one script: what is made in it has no key of the code that made it.
+    """
     if "WHITEN_TESTS_SHARED" in os.environ:
         return Path(os.environ["WHITEN_TESTS_SHARED"])
     base = factory.getbasetemp()

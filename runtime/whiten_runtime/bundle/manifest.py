@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -184,8 +185,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the fields of a JSON object."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise ValueError(f"the field {twice!r} is there twice")
     return fields
 

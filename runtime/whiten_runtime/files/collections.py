@@ -3,11 +3,11 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
@@ -28,8 +28,6 @@ _CORPUS, _QUERIES = "corpus.jsonl", "queries.jsonl"
 _JUDGEMENT = ("query-id", "corpus-id", "score")
 _GRADE = re.compile(r"\s*[+-]?[0-9]{1,9}\s*")
 """A grade that fits into 32 bits, as programs that measure rankings hold them."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,9 @@ def _read_collection(folder: Path, split: str | None) -> Collection:
         if not text:
             raise DataError(f"{folder / _QUERIES}: query '{query}' has no text; write it, or leave it out")
     grades: dict[str, dict[str, int]] = {}
-    for row, (query, document, grade) in _records(relevant, "tsv", _parse_judgements):
+    records, wanted = _records(relevant, "tsv"), ", ".join(_JUDGEMENT)
+    table = parse_table(records, str(relevant), "tsv", _JUDGEMENT, wanted, _read_judgement)
+    for row, (query, document, grade) in table:
         of_query = grades.setdefault(query, {})
         if of_query.setdefault(document, grade) != grade:
             raise DataError(f"{relevant}: line {row} judges document '{document}' for query '{query}' once more")
@@ -191,7 +191,7 @@ def _judgements(folder: Path, split: str | None) -> Path:
 def _read_texts(path: Path) -> dict[str, str]:
     """Return the texts of a file by id, each with its title before it."""
     texts: dict[str, str] = {}
-    for row, (key, text, title) in _records(path, "jsonl", _parse_texts):
+    for row, (key, text, title) in parse_records(_records(path, "jsonl"), str(path), _read_text):
         if key in texts:
             raise DataError(f"{path}: line {row} has the id '{key}' of an earlier line; give each text its own")
         texts[key] = f"{title} {text}".strip()
@@ -200,19 +200,13 @@ def _read_texts(path: Path) -> dict[str, str]:
     return texts
 
 
-def _records(
-    path: Path, kind: Literal["jsonl", "tsv"], parse: Callable[[Iterator[Record], str], Iterator[tuple[int, T]]]
-) -> Iterator[tuple[int, T]]:
-    """Yield the line of each record of a file, and what it holds."""
+def _records(path: Path, kind: Literal["jsonl", "tsv"]) -> Iterator[Record]:
+    """Yield the records of a file."""
     try:
         with path.open("rb") as stream:
-            yield from parse(records_of(stream, str(path), kind), str(path))
+            yield from records_of(stream, str(path), kind)
     except OSError as error:
         raise UsageError(f"'{path}' cannot be read ({error.strerror}); wanted {LAYOUT}") from None
-
-
-def _parse_texts(records: Iterator[Record], name: str) -> Iterator[tuple[int, tuple[str, str, str]]]:
-    return parse_records(records, name, _read_text)
 
 
 def _read_text(row: int, lines: list[bytes]) -> tuple[str, str, str] | None:
@@ -232,10 +226,6 @@ def _read_text(row: int, lines: list[bytes]) -> tuple[str, str, str] | None:
         fields.append("" if field is None else str(field))
     key, text, title = fields
     return key, text, title
-
-
-def _parse_judgements(records: Iterator[Record], name: str) -> Iterator[tuple[int, tuple[str, str, int]]]:
-    return parse_table(records, name, "tsv", _JUDGEMENT, ", ".join(_JUDGEMENT), _read_judgement)
 
 
 def _read_judgement(fields: list[str]) -> tuple[str, str, int]:

@@ -141,8 +141,8 @@ def _read_jsonl(path: Path, column: str | None) -> Iterator[Rows]:
 def _as_rows(values: list[Any], path: Path) -> Rows:
     try:
         table = np.asarray(values)
-        if table.dtype.kind in "US":  # numpy takes 1_0 in them, too
-            raise ValueError("strings")
+        if table.dtype.kind in "USb":  # numpy takes 1_0 and True for numbers, too
+            raise ValueError("strings or truth values")
         with np.errstate(over="ignore"):
             return table.astype(np.float32)
     except (TypeError, ValueError, OverflowError) as error:

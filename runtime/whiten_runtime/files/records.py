@@ -33,7 +33,7 @@ _PART = 1 << 20
 SAMPLED = 1000
 """Leading records of a .jsonl file in which keys are looked for."""
 
-_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 
 _FORMATS: dict[str, dict[str, Any]] = {
     "csv": {"delimiter": ",", "quoting": csv.QUOTE_MINIMAL},
@@ -209,8 +209,10 @@ def parse_json(text: str) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        fields |= {name: tuple(value for key, value in pairs if key == name) for name in names if names.count(name) > 1}
+        values: dict[str, list[Any]] = {name: [] for name in fields}
+        for name, value in pairs:
+            values[name].append(value)
+        fields = {name: own[0] if len(own) == 1 else tuple(own) for name, own in values.items()}
     return fields
 
 
@@ -248,8 +250,8 @@ def keys_of(values: Iterable[str | dict[str, Any]]) -> list[str]:
 
 def type_of(value: object) -> str:
     """Return the type of a value of JSON in words."""
-    words = {type(None): "null", dict: "an object", list: "a list", str: "a string", bool: "a truth value"}
-    return (words | {tuple: "two values"}).get(type(value), f"the number {value!r:.30}")
+    words = {dict: "an object", list: "a list", tuple: "two values", str: "a string", bool: "a truth value"}
+    return "null" if value is None else words.get(type(value), f"the number {value!r:.30}")
 
 
 def choose_column(
@@ -274,10 +276,7 @@ def choose_column(
 
 
 def number_of(value: object) -> float | None:
-    """Return a number of JSON, or one in the digits of a field; None for anything else that `float` takes: True, 1_0.
-
-    So are numbers that are not finite, and those in digits of other scripts.
-    """
+    """Return a number of JSON, or one in ASCII digits of a field; None for all else, such as True, 1_0 and 1e999."""
     digits = isinstance(value, str) and _NUMBER.fullmatch(value)
     if not digits and type(value) not in (int, float):
         return None

@@ -1,5 +1,6 @@
 """Test reading the seven tasks in every layout in which they are distributed."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,15 @@ def test_malformed_files_are_refused(tmp_path: Path, name: str, content: str, me
     with pytest.raises(WhitenError, match=message) as caught:
         read_sts(tmp_path, ("SICK-R",))
     assert str(tmp_path / name) in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["{}", ".{}", "{}.{}", "{}e", "1e{}", " {} "])
+def test_scores_of_very_many_digits_are_refused_at_once(tmp_path: Path, form: str) -> None:
+    """A pattern that goes back in the digits takes minutes for them."""
+    score = form.replace("{}", "1" * 100_000) + "x"
+    (tmp_path / "SICK.txt").write_text(f"{SICK}\nx\ty\t{score}\n")
+    with pytest.raises(DataError, match=f"line 2 has the score '{re.escape(score[:80])}'; wanted a number"):
+        read_sts(tmp_path, ("SICK-R",))
 
 
 @pytest.mark.parametrize(

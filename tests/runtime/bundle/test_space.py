@@ -285,3 +285,11 @@ def test_fields_that_are_unknown_or_there_twice_are_refused(
     with pytest.raises(BundleError, match=message) as caught:
         read_manifest(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_one_of_very_many_fields_twice_is_refused_at_once(golden: Path, tmp_path: Path) -> None:
+    fields = b"".join(b'"%d": 0, ' % number for number in range(100_000))
+    content = without_hash((golden / "bundle-v1-vectors" / "whiten.json").read_bytes())
+    (tmp_path / "whiten.json").write_bytes(content.replace(b'"rank"', fields + b'"rank": 3, "rank"', 1))
+    with pytest.raises(BundleError, match="the field 'rank' is there twice"):
+        read_manifest(tmp_path)

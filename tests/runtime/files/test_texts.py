@@ -209,6 +209,14 @@ def test_malformed_files_are_refused(
     assert str(path) in str(caught.value)
 
 
+def test_one_of_very_many_keys_twice_is_refused_at_once(tmp_path: Path) -> None:
+    """Counting each key among all of them takes minutes."""
+    fields = ", ".join(f'"{number}": 0' for number in range(100_000))
+    (tmp_path / "a.jsonl").write_text(f'{{{fields}, "text": "a", "text": "b"}}')
+    with pytest.raises(DataError, match="line 1 holds two values at 'text'; wanted a string"):
+        list(read_texts(tmp_path / "a.jsonl"))
+
+
 @pytest.mark.parametrize("ending", list(COMPRESS)[1:])
 def test_compressed_files_are_read_to_their_end(tmp_path: Path, ending: str) -> None:
     """Streams one after the other are one file; what follows and is no stream is refused, as is half of a stream."""
