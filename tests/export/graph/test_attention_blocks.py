@@ -122,7 +122,7 @@ def test_graphs_of_short_texts_stay_as_they_are(trace: Callable[[str], ir.Model]
     [
         ("bert", {None}, {None}, 1),
         pytest.param(*("gpt2", {None}, {0}, 1), marks=pytest.mark.skipif(TRANSFORMERS_4, reason="there is no mask")),
-        ("mistral", {15}, {0}, 2),
+        pytest.param(*("mistral", {15}, {0}, 2), marks=pytest.mark.slow),
         ("modernbert", {None, 8}, {None, 8}, 1),
         ("gemma3_text", {None, GEMMA_WINDOW}, {None, GEMMA_WINDOW}, 4),
     ],
