@@ -21,9 +21,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.corpus import sentences
 from support.forking import Programs
 from support.once import once, shared_folder
 from support.ports import free_port
+from whiten import Encoder
+from whiten_runtime.bundle.parity import compare
 from whiten_runtime.ort.doctor import diagnose
 from whiten_runtime.ort.providers import CUDA_PROVIDER
 
@@ -272,8 +275,14 @@ def test_the_home_page_leads_to_every_page_of_the_documentation() -> None:
     assert sorted(page for page in pages if f"]({page})" not in home) == []
 
 
-def test_the_commands_of_the_readme_run_as_they_are_written(tmp_path: Path) -> None:
-    """The export of the set-up, whose environment the tests have already; the quick start; a server and a request."""
+@pytest.mark.filterwarnings("ignore")
+def test_the_commands_of_the_readme_run_as_they_are_written(tmp_path: Path, minilm_checkpoint: Path) -> None:
+    """The export of the set-up, whose environment the tests have already; the quick start; a server and a request.
+
+    The vectors of the bundle are those of sentence-transformers.
+    """
+    from sentence_transformers import SentenceTransformer
+
     set_up, quick_start, server, tests = commands_of(fences_of((ROOT / "README.md").read_text("utf-8")))
     assert tests.content == "python -m pip install -c constraints.txt -e '.[test]' && python -m pytest\n"
     *installation, export = set_up.content.split(" &&\n")
@@ -292,6 +301,10 @@ def test_the_commands_of_the_readme_run_as_they_are_written(tmp_path: Path) -> N
     assert '"object":"embedding"' in printed[2]
     shown = next(fence for fence in fences_of((ROOT / "README.md").read_text("utf-8")) if fence.language == "text")
     np.testing.assert_allclose(matrix(printed[1]), matrix(shown.content), atol=0.011)
+    texts = [*sentences(200), "", "long " * 600, "Ünïcödé 日本 👩‍👧"]
+    theirs = SentenceTransformer(str(minilm_checkpoint), device="cpu").encode(texts, batch_size=8)
+    with Encoder(folder / "bundles" / "minilm") as encoder:
+        assert compare(encoder.encode(texts), theirs).max_difference < 2e-6
 
 
 def matrix(text: str) -> list[list[float]]:

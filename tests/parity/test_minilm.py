@@ -30,6 +30,7 @@ def raw_top(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     return Encoder(export_bundle(recipe, tmp_path_factory.mktemp("bundles") / "raw").path)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_vectors_equal_sentence_transformers(raw_top: Encoder, minilm_checkpoint: Path) -> None:
     theirs = SentenceTransformer(str(minilm_checkpoint), device="cpu").encode(TEXTS, batch_size=8)
