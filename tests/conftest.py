@@ -200,7 +200,7 @@ def long_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         checkpoint = save_long_checkpoint("modernbert", path.with_name("long-checkpoint"), 3200)
         export_bundle(Recipe(str(checkpoint), layers=(-1,), whitening=None, max_length=3200), path)
 
-    return once(tmp_path_factory, "long", write)
+    return once(tmp_path_factory, "long-bundle", write)
 
 
 @pytest.fixture(scope="session")
