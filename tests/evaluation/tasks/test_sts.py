@@ -59,7 +59,7 @@ def test_scores_equal_scipy_by_hand(tiny_bundle: Path, data: StsData) -> None:
 
 @pytest.fixture(scope="module")
 def other_bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a function that exports a bundle of another kind, on layers 1 and 4."""
+    """Return a function that exports a bundle of another kind, on its first and last layer."""
     folder = tmp_path_factory.mktemp("others")
     words = folder / "words.txt"
     random = np.random.default_rng(0)
@@ -73,9 +73,8 @@ def other_bundle(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.Tem
             "raw": (checkpoint("bert"), {"whitening": None, "normalize": True}),
             "sif": (words, {"pooling": "sif", "max_sentences": 600}),
         }[name]
-        return export_bundle(
-            Recipe(str(model), layers=(0,) if name == "sif" else (1, 4), **options), folder / name
-        ).path
+        layers = (0,) if name == "sif" else (1, -1)
+        return export_bundle(Recipe(str(model), layers=layers, **options), folder / name).path
 
     return make
 
