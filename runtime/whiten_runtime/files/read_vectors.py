@@ -122,8 +122,10 @@ def _read_jsonl(path: Path, column: str | None) -> Iterator[Rows]:
     def read(row: int, lines: list[bytes]) -> list[Any] | None:
         nonlocal chosen
         text = line_text(lines[0], row)
-        value = parse_json(text) if text.strip() else None
-        if not text.strip() or (row == 1 and is_header(value)):
+        if not text.strip():
+            return None
+        value = parse_json(text)
+        if row == 1 and is_header(value):
             return None
         if isinstance(value, dict):
             chosen = choose_column(chosen, list(value), f"{path}: line {row}", USUAL_COLUMNS)
