@@ -7,6 +7,7 @@ import errno
 import io
 import operator
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -148,6 +149,14 @@ def whole_number(name: str, value: SupportsIndex, minimum: int, maximum: int | N
     if isinstance(value, bool) or number < minimum or (maximum is not None and number > maximum):
         raise UsageError(f"{name} is {value!r}; wanted a whole number {wanted}{why}")
     return number
+
+
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+
+
+def parse_whole(text: str) -> int | None:
+    """Return the whole number of some ASCII digits; None for all else, such as 1_0 and +1, which `int` takes."""
+    return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def path_of(name: str, value: object) -> Path:

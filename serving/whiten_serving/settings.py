@@ -9,7 +9,8 @@ from whiten_runtime.errors import UsageError, one_of
 
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) *([A-Za-z]*)")
 _LISTEN = re.compile(
-    r"unix:(?P<uds>.+)|fd:(?P<fd>\d+)|(?:(?P<host>[^\s:\[\]]+):|\[(?P<ipv6>[^\s\[\]]+)\]:)?(?P<port>\d{1,5})", re.DOTALL
+    r"unix:(?P<uds>.+)|fd:(?P<fd>[0-9]{1,9})|(?:(?P<host>[^\s:\[\]]+):|\[(?P<ipv6>[^\s\[\]]+)\]:)?(?P<port>[0-9]{1,5})",
+    re.DOTALL,
 )
 
 

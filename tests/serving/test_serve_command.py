@@ -70,6 +70,8 @@ def test_settings_of_the_file_alone(served: Served, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ([], "there is no model to serve"),
+        (["b", "--listen", "fd:３"], "listen is 'fd:３'; wanted HOST:PORT"),
+        (["b", "--listen", "８０８０"], "listen is '８０８０'; wanted HOST:PORT"),
         (["b", "--listen", "high"], "listen is 'high'; wanted HOST:PORT, PORT, [IPV6]:PORT, unix:PATH or fd:NUMBER"),
         (["b", "--listen", "::1:80"], "listen is '::1:80'"),
         (["b", "--listen", "a:70000"], "listen is 'a:70000'"),

@@ -9,7 +9,7 @@ from whiten_evaluation.embedding import check_bundles
 from whiten_evaluation.tasks.sts import LEVEL, Difference
 from whiten_evaluation.tasks.sts_files import SUBSETS, StsData, parse_tasks, read_sts
 from whiten_runtime.commands import console
-from whiten_runtime.commands.help import option
+from whiten_runtime.commands.help import WholeNumber, option
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.reporter import Reporter
 
@@ -33,7 +33,7 @@ bytes_option = option(
     "--bytes",
     "sizes",
     multiple=True,
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="B",
     help="Store vectors as codes of B bytes too. Repeatable.",
 )

@@ -13,7 +13,7 @@ from whiten_export.pipeline.recipe import WHITENINGS, Recipe, named_spec
 from whiten_runtime.bundle.records import Precision, Target
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import command
-from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.help import WholeNumber, heading, option
 from whiten_runtime.commands.progress import ConsoleReporter
 from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
@@ -47,7 +47,7 @@ _FOR_VECTORS = {
     help=f"How one vector is made of the tokens. {'; '.join(f'{name}: {row.phrase}' for name, row in POOLINGS.items())}"
     ". Several joined by + are concatenated. The default is the model's own, else mean.",
 )
-@option("--max-length", type=int, metavar="N", help="Tokens a text may have. [default: the model's]")
+@option("--max-length", type=WholeNumber(min=1), metavar="N", help="Tokens a text may have. [default: the model's]")
 @option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")
 @option("--device", metavar="NAME", default="cpu", show_default=True, help="Where to compute: cpu, cuda or cuda:1.")
 @option(

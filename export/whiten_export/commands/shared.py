@@ -14,9 +14,9 @@ from whiten_runtime.bundle.parity import GATES, Gate
 from whiten_runtime.bundle.records import ParityRecord, WhiteningRecord
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import given_text, human_size
-from whiten_runtime.commands.help import option
+from whiten_runtime.commands.help import WholeNumber, option
 from whiten_runtime.commands.progress import ConsoleReporter
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, parse_whole
 
 if TYPE_CHECKING:
     from whiten_export.pipeline.plan import Plan
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 dim_option = option(
     "--dim",
-    type=int,
+    type=WholeNumber(min=1),
     metavar="K",
     help="Keep the K leading dimensions. Not for zca, zca-cor and cholesky. [default: all]",
 )
@@ -34,10 +34,8 @@ WEAKER = "centre (only centres), partial (half the exponent of pca)"
 
 def _parse_sentences(context: click.Context, parameter: click.Parameter, text: str | None) -> int | str | None:
     """Return a number as such, and "all" as it is; a recipe refuses what is neither."""
-    try:
-        return text if text is None else int(text)
-    except ValueError:
-        return text
+    number = None if text is None else parse_whole(text)
+    return text if number is None else number
 
 
 max_sentences_option = option(
@@ -70,10 +68,11 @@ force_option = option("--force", is_flag=True, help="Replace a bundle that is al
 
 def parse_numbers(name: str, text: str, example: str = "1,12") -> tuple[int, ...]:
     """Parse whole numbers such as the layers "1,12"."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"{name} is '{text}'; wanted whole numbers separated by commas, such as {example}") from None
+    numbers = [parse_whole(part.strip(" ")) for part in text.split(",")]
+    whole = tuple(number for number in numbers if number is not None)
+    if len(whole) < len(numbers):
+        raise UsageError(f"{name} is '{text}'; wanted whole numbers separated by commas, such as {example}")
+    return whole
 
 
 _SCORES = 2

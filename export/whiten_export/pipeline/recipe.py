@@ -99,7 +99,7 @@ class Recipe:
             whole_number("matryoshka", width, 1)
         if self.pooling is not None:
             pooling_modes(self.pooling)
-        if re.fullmatch(r"cpu|cuda(:\d+)?", self.device) is None:
+        if re.fullmatch(r"cpu|cuda(:[0-9]{1,4})?", self.device) is None:
             raise UsageError(f"device is '{self.device}'; wanted cpu, cuda or cuda:N")
         for name in ("max_length", "dim"):
             if (value := getattr(self, name)) is not None:

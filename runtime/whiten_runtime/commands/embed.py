@@ -22,7 +22,7 @@ from whiten_runtime.commands.console import (
     shown_json,
     warn,
 )
-from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.help import WholeNumber, heading, option
 from whiten_runtime.commands.progress import drawn_bar
 from whiten_runtime.errors import DataError, NoVectorError, UsageError
 from whiten_runtime.ort.providers import Provider
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 )
 @heading("Vectors")
 @option("--normalize", is_flag=True, help="Divide each vector by its L2 norm.")
-@option("--truncate-dim", type=click.IntRange(min=1), metavar="K", help="Keep the first K coordinates only.")
+@option("--truncate-dim", type=WholeNumber(min=1), metavar="K", help="Keep the first K coordinates only.")
 @option(
     "--vector-type",
     "precision",

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from whiten_runtime.errors import parse_whole
+
 OTHER = "Other"
 """Heading of the options that are under no other."""
 
@@ -31,6 +33,16 @@ class Option(click.Option):
 
 option = partial(click.option, cls=Option)
 """Adds an `Option` to a command."""
+
+
+class WholeNumber(click.IntRange):
+    """A whole number in ASCII digits."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number of a text, as `click.IntRange` does."""
+        if isinstance(value, str) and parse_whole(value) is None:
+            self.fail(f"'{value}' is not a whole number", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def heading(name: str) -> Callable[[Decorated], Decorated]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whiten_runtime.errors import whole_number
+from whiten_runtime.errors import parse_whole, whole_number
 
 THREADS_VARIABLE = "WHITEN_THREADS"
 
@@ -64,8 +64,8 @@ def default_threads() -> int:
     wanted = os.environ.get(THREADS_VARIABLE, "").strip()
     if not wanted:
         return available_cpus()
-    number = int(wanted) if wanted.isdecimal() and len(wanted) < 10 else wanted
-    return thread_count(THREADS_VARIABLE, number)
+    number = parse_whole(wanted)
+    return thread_count(THREADS_VARIABLE, wanted if number is None else number)
 
 
 def thread_count(name: str, value: Any) -> int:

@@ -76,7 +76,7 @@ def on_device(device: str) -> Provider:
     """Return the provider of "cpu", "cuda" or "tensorrt", the last two also with ":N"."""
     if device == "cpu":
         return CPU_PROVIDER
-    match = re.fullmatch(r"(cuda|tensorrt)(?::(\d+))?", device)
+    match = re.fullmatch(r"(cuda|tensorrt)(?::([0-9]{1,4}))?", device)
     if match is None:
         raise UsageError(f"device is '{device}'; wanted {_DEVICES}")
     return CUDA_PROVIDER if match[1] == "cuda" else TENSORRT_PROVIDER, {"device_id": int(match[2] or 0)}

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from whiten_runtime.commands.console import counted, say, shows_progress
-from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.help import WholeNumber, heading, option
 from whiten_runtime.commands.progress import drawn_bar
-from whiten_runtime.errors import needing
+from whiten_runtime.errors import needing, parse_whole
 from whiten_runtime.ort.processor import default_threads, thread_count
 from whiten_scale.workers import Work, run_items
 
@@ -24,18 +24,17 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 def _parse_share(context: click.Context, parameter: click.Parameter, text: str) -> slice:
     """Return the items of the machine K of N: every Nth one, from the Kth on."""
-    first, _, count = text.partition("/")
-    digits = all(part.isascii() and part.isdigit() for part in (first, count))
-    if not (digits and 1 <= int(first) <= int(count)):
+    first, count = (parse_whole(part) for part in text.partition("/")[::2])
+    if first is None or count is None or not 1 <= first <= count:
         raise click.BadParameter(f"'{text}'; wanted K/N, with K from 1 to N")
-    return slice(int(first) - 1, None, int(count))
+    return slice(first - 1, None, count)
 
 
 def sharing_options(workers: str) -> Decorator:
     """Add the options that say how the work is shared among processes and machines; `workers` is for a help."""
     options = (
         heading("Execution"),
-        option("--workers", type=click.IntRange(min=1), metavar="N", help=workers),
+        option("--workers", type=WholeNumber(min=1), metavar="N", help=workers),
         option(
             "--share",
             metavar="K/N",

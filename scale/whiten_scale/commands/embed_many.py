@@ -6,7 +6,7 @@ import click
 
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import bundle_argument, command, counted, given_text, say, warn
-from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.help import WholeNumber, heading, option
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_scale.commands import check_able, do_items, sharing_options
@@ -62,12 +62,12 @@ from whiten_scale.workers import Work
 @option(
     "--bytes",
     "size",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="B",
     help="Bytes of a code. [default: a third of the dimensions]",
 )
 @option("--normalize", is_flag=True, help="Divide each vector by its L2 norm.")
-@option("--truncate-dim", type=click.IntRange(min=1), metavar="K", help="Keep the first K coordinates only.")
+@option("--truncate-dim", type=WholeNumber(min=1), metavar="K", help="Keep the first K coordinates only.")
 @heading("Output")
 @option("-o", "--out", required=True, metavar="DIR", help="Directory or URL of the output.")
 @option("--plan-only", is_flag=True, help="Write the plan, and stop.")

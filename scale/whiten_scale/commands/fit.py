@@ -7,7 +7,7 @@ import click
 
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import bundle_argument, command, counted, say, warn
-from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.help import WholeNumber, heading, option
 from whiten_runtime.commands.progress import ConsoleReporter
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
@@ -45,7 +45,7 @@ from whiten_whitening.statistics import Statistics, fit_statistics, save_statist
 @option("--column", metavar="COLUMN", help="Column or key of the sentence in --corpus.")
 @option(
     "--max-sentences",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="Use N sentences, spread over the corpus. [default: all]",
 )

@@ -33,6 +33,10 @@ def test_parse_and_resolve_layers(text: str, count: int, layers: tuple[int, ...]
         ("one", "wanted whole numbers"),
         ("", "wanted whole numbers"),
         ("1,,2", "wanted whole numbers"),
+        *(
+            (text, "wanted whole numbers")
+            for text in ("0_1", "1_0", "１", "٣", "+1", "1\n", "\u00a01", "--1", "1" * 5000)
+        ),
     ],
 )
 def test_invalid_layers_are_refused(text: str, message: str) -> None:
@@ -70,6 +74,7 @@ def test_invalid_layers_are_refused(text: str, message: str) -> None:
         ({"dim": 2.5}, "dim is 2.5"),
         ({"corpus": "file.txt"}, "wanted a tuple of files"),
         ({"device": "cuda:"}, "wanted cpu, cuda or cuda:N"),
+        ({"device": "cuda:４"}, "wanted cpu, cuda or cuda:N"),
         ({"device": "openvino"}, "wanted cpu, cuda or cuda:N"),
         ({"device": "tpu"}, "wanted cpu, cuda or cuda:N"),
         ({"device": "cpu:1"}, "wanted cpu, cuda or cuda:N"),

@@ -48,7 +48,7 @@ def test_marks_line_ends_and_blanks_are_no_part_of_words(tmp_path: Path, content
     np.testing.assert_array_equal(read.vectors, VECTORS)
 
 
-@pytest.mark.parametrize("word", ["R$ 0,00", "1999", "in 1999 1 1", "3 4", "no\u00a0break", "\u00a0"])
+@pytest.mark.parametrize("word", ["R$ 0,00", "1999", "in 1999 1 1", "1" * 5000, "3 4", "no\u00a0break", "\u00a0"])
 @pytest.mark.parametrize("header", ["4 4\n", ""])
 def test_words_may_contain_blanks_and_numbers(tmp_path: Path, word: str, header: str) -> None:
     (tmp_path / "a.vec").write_text(f"{header}{word} 5 6 7 8\n{BODY}", "utf-8")
@@ -92,6 +92,7 @@ MANY = "".join(f"word{number} 1 2 3 4\n" for number in range(300))
         ("the\n", "line 1 is not a word"),
         ("the\t1 x\n", "line 1 is not a word"),
         ("the\t\t1 2\n", "line 1 is not a word"),
+        *((f"the 2 {number}\n", "line 1 is not a word with 2 numbers") for number in ("1_0", "inf", "0x1", "1\x0b")),
         ("the 2,5 1,5\n", "line 1 is not a word with 2 numbers"),
         ("", "holds no word"),
         ("3 4\n", "holds no word"),
@@ -116,6 +117,13 @@ def test_malformed_files_are_refused(tmp_path: Path, content: str, message: str)
     with pytest.raises(DataError, match=message):
         read_words(tmp_path / "a.txt")
     assert message in refused("export", tmp_path / "a.txt", code=1)
+
+
+@pytest.mark.parametrize("number", ["４", "٣", "−1", "1\u2003", "\xa01"])
+def test_numbers_are_ascii_digits(tmp_path: Path, number: str) -> None:
+    (tmp_path / "a.vec").write_text(f"the 2 1\nof 2 {number}\n", "utf-8")
+    with pytest.raises(DataError, match="line 2 is not a word with 2 numbers"):
+        read_words(tmp_path / "a.vec")
 
 
 def test_damaged_and_ambiguous_archives_are_refused(tmp_path: Path) -> None:

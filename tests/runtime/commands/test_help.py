@@ -51,6 +51,16 @@ def test_every_option_and_what_the_command_does_are_in_its_help(path: tuple[str,
 
 
 @EACH
+@pytest.mark.parametrize("text", ["1_0", "４", "٣", " 3", "3\n", "+3", "3.0", "0x3", "", "3" * 5000])
+def test_whole_numbers_are_ascii_digits(path: tuple[str, ...], text: str) -> None:
+    for option in options(path):
+        if isinstance(option.type, click.types.IntParamType):
+            assert option.type_cast_value(click.Context(COMMANDS[path]), ["3"] if option.multiple else "3")
+            with pytest.raises(click.BadParameter, match="is not a whole number"):
+                option.type_cast_value(click.Context(COMMANDS[path]), [text] if option.multiple else text)
+
+
+@EACH
 def test_it_ends_with_two_examples_that_can_be_used(path: tuple[str, ...]) -> None:
     command = COMMANDS[path]
     assert isinstance(command, Command)

@@ -55,7 +55,7 @@ def test_environment_variable_sets_default_threads(monkeypatch: pytest.MonkeyPat
     assert default_threads() == 3
     monkeypatch.setenv("WHITEN_THREADS", "")
     assert default_threads() == available_cpus()
-    for bad in ("0", "-1", "two", "1.5"):
+    for bad in ("0", "-1", "two", "1.5", "1_0", "４"):
         monkeypatch.setenv("WHITEN_THREADS", bad)
         with pytest.raises(UsageError, match="WHITEN_THREADS"):
             default_threads()

@@ -144,6 +144,9 @@ def test_device_and_providers_exclude_each_other() -> None:
         providers_for([CUDA], "cuda")
     with pytest.raises(UsageError, match="device is 'gpu'; wanted cpu, cuda, cuda:N, tensorrt"):
         on_device("gpu")
+    for number in ("４", "1_0", "1" * 5000):
+        with pytest.raises(UsageError, match="wanted cpu, cuda, cuda:N, tensorrt"):
+            on_device(f"cuda:{number}")
 
 
 def test_environment_names_the_device_where_none_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,8 @@ def test_a_wrong_row_stops(tiny_bundle: Path, tmp_path: Path) -> None:
         (("--workers", 2, "--max-sentences", 9), "--max-sentences is for one process; leave it out, or --workers"),
         (("--share", "1/2", "--corpus", "builtin:english-1"), "leave --workers, --share and --ray out"),
         (("--workers", 100_000), "--workers is 100000; wanted a whole number from 1 to "),
+        (("--share", "1_0/20"), "'1_0/20'; wanted K/N, with K from 1 to N"),
+        (("--share", "-1/2"), "'-1/2'; wanted K/N, with K from 1 to N"),
         (("--share", "3/2"), "'3/2'; wanted K/N, with K from 1 to N"),
         (("--workers", 1, "--out", "no/where"), "'no' is not a directory"),
     ],

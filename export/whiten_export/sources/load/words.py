@@ -1,6 +1,7 @@
 """Read a file of word vectors: its words, the tokenizer that finds them in texts, and the graph that looks them up."""
 
 import gzip
+import re
 import zipfile
 import zlib
 from collections import Counter
@@ -26,6 +27,11 @@ from whiten_runtime.errors import DataError
 from whiten_runtime.reporter import Reporter
 
 _FORMAT = "wanted GloVe's text format"
+
+_HEADER = re.compile(r"\s*([0-9]{1,18})\s+([0-9]{1,18})")
+
+_NUMBERS = re.compile(r"[-+.0-9eE ]+")
+"""Characters of numbers and the blanks between them: numpy takes 1_0, nan and digits of other scripts, too."""
 
 _SAMPLE = 101
 """Number of lines by which the width of a file without a header is known: the first, and a hundred behind it."""
@@ -80,10 +86,8 @@ def read_words(path: Path, reserved: tuple[str, ...] = ()) -> Words:
 
 def _header(line: str) -> tuple[int, int] | None:
     """Return the number of words and of numbers that a line "n d" states; None for another line."""
-    fields = line.split()
-    if len(fields) != 2 or not all(field.isascii() and field.isdecimal() for field in fields):
-        return None
-    return int(fields[0]), int(fields[1])
+    match = _HEADER.fullmatch(line)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def _usual_width(lines: list[str], path: Path) -> int:
@@ -103,13 +107,13 @@ def _usual_width(lines: list[str], path: Path) -> int:
 
 def _entry(line: str, width: int) -> tuple[str, NDArray[np.float32]]:
     """Return the word of a line, and its vector [width]; an empty word for a line that has no such numbers."""
-    fields = line.split(" ")
+    word, *numbers = line.rsplit(" ", width)
     try:
-        vector = np.array(fields[len(fields) - width :], np.float32)
+        vector = np.array(numbers, np.float32)
     except ValueError:
         return "", np.empty(0, np.float32)
-    has_word = 0 < width < len(fields)
-    return " ".join(fields[:-width]) if has_word else "", vector
+    valid = 0 < width == len(numbers) and _NUMBERS.fullmatch(line, len(word))
+    return word if valid else "", vector
 
 
 @contextmanager
