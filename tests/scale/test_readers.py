@@ -144,6 +144,7 @@ REFUSED = [
     ("a.csv", 'n,text\n1,"open\n', {}, "line 2: unexpected end of data; correct its quotes"),
     ("a.csv", 'n,text\n1,"a"b\n', {}, "line 2: ',' expected after '\"'; correct its quotes"),
     ("a.csv", b"n,te\xff\n1,b\n", {}, "its header is not UTF-8 (byte 0xff); correct it"),
+    ("a.csv", "\nn,text\n1,b\n", {}, "line 1 names no column; wanted the header there"),
     ("a.csv", "n,t\n1,b\n", {}, "has the columns 'n', 't'; choose one with --column"),
     ("a.csv", "n,text\n1,b\n", {"id": "key"}, "has no column 'key', only 'n', 'text'"),
     ("a.txt", "one\n", {"id": "key"}, "has texts on its lines and no column 'key', only 'text'"),

@@ -208,6 +208,8 @@ def read_layout(
         header = fields_of(lines, 1, kind)
     except WrongRowError as error:
         raise DataError(f"{name}: its header {error}; correct it") from None
+    if not any(map(str.strip, header)):
+        raise DataError(f"{name}: line 1 names no column; wanted the header there")
     chosen, *_ = [choose_column(wanted, header, name) for wanted in (column, *others)]
     return Layout(kind, tuple(header), chosen, sum(map(len, lines)), 1 + len(lines)), records
 

@@ -189,6 +189,19 @@ def _damaged_gzip() -> bytes:
         ("a.csv", b"a,b\n1,2\n", UsageError, "choose one with --column"),
         ("a.csv", b"text,id,text\na,1,b\n", UsageError, "has the column 'text' twice; rename one of them"),
         ("a.csv", b"id;text\n1;x\n", UsageError, "has one column, 'id;text'; columns of .csv files end at commas"),
+        *(
+            (name, line + b"\nid,text\n1,x\n", DataError, f"{name}: line 1 names no column; wanted the header there")
+            for name, line in [
+                ("a.csv", b""),
+                ("a.csv", b"\r"),
+                ("a.csv", b"  "),
+                ("a.csv", b",,"),
+                ("a.csv", b'""'),
+                ("a.csv", b"\xef\xbb\xbf"),
+                ("a.tsv", b""),
+                ("a.tsv", b" \t "),
+            ]
+        ),
         ("a.csv", b"id,text\n1,x\n2\n", DataError, "line 3 has 1 columns"),
         ("a.csv", b"text\nHello, world\n", DataError, "line 2 has 2 columns; wanted 1"),
         ("a.csv", b'text\n"never closed\nnext\n', DataError, "unexpected end of data"),
