@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from whiten_evaluation.tasks.sts_files import files_below
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.files.records import WrongRowError, parse_table, records_of
+from whiten_runtime.files.records import WrongRowError, parse_table
 
 TaskName = Literal["MR", "CR", "SUBJ", "MPQA", "TREC", "SST5", "MRPC", "RTE"]
 
@@ -169,8 +169,7 @@ def _pairs(path: Path, columns: Sequence[str], labels: Sequence[str]) -> Split:
 
     wanted = f"columns {', '.join(columns)}, separated by tabs"
     with path.open("rb") as stream:
-        rows = parse_table(records_of(stream, str(path), "tsv"), str(path), "tsv", columns, wanted, read)
-        pairs = [pair for _, pair in rows]
+        pairs = [pair for _, pair in parse_table(stream, str(path), "tsv", columns, wanted, read)]
     if not pairs:
         raise DataError(f"{path}: has no pairs; wanted lines with {', '.join(columns)}")
     first, second, numbers = zip(*pairs, strict=True)

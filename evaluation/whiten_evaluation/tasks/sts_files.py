@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files import folders
 from whiten_runtime.files.pairs import read_pairs
-from whiten_runtime.files.records import WrongRowError, number_of, parse_table, records_of
+from whiten_runtime.files.records import WrongRowError, number_of, parse_table
 from whiten_runtime.files.texts import read_texts
 
 SUBSETS: Mapping[str, tuple[str, ...]] = {
@@ -214,8 +214,7 @@ def _read_sick(path: Path) -> list[tuple[str, str, float]]:
         columns = (*_SICK_COLUMNS, "SemEval_set") if b"SemEval_set" in stream.readline() else _SICK_COLUMNS
         stream.seek(0)
         wanted = f"SICK's, with {', '.join(_SICK_COLUMNS)}"
-        records = records_of(stream, str(path), "tsv")
-        return [pair for _, pair in parse_table(records, str(path), "tsv", columns, wanted, _sick_pair)]
+        return [pair for _, pair in parse_table(stream, str(path), "tsv", columns, wanted, _sick_pair)]
 
 
 def _sick_pair(fields: list[str]) -> tuple[str, str, float] | None:

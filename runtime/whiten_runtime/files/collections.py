@@ -4,16 +4,16 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO
 
 from whiten_runtime.bundle.records import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.folders import files_below
 from whiten_runtime.files.records import (
-    Record,
     WrongRowError,
     parse_records,
     parse_table,
@@ -152,12 +152,12 @@ def _read_collection(folder: Path, split: str | None) -> Collection:
         if not text:
             raise DataError(f"{folder / _QUERIES}: query '{query}' has no text; write it, or leave it out")
     grades: dict[str, dict[str, int]] = {}
-    records, wanted = _records(relevant, "tsv"), ", ".join(_JUDGEMENT)
-    table = parse_table(records, str(relevant), "tsv", _JUDGEMENT, wanted, _read_judgement)
-    for row, (query, document, grade) in table:
-        of_query = grades.setdefault(query, {})
-        if of_query.setdefault(document, grade) != grade:
-            raise DataError(f"{relevant}: line {row} judges document '{document}' for query '{query}' once more")
+    with _opened(relevant) as stream:
+        table = parse_table(stream, str(relevant), "tsv", _JUDGEMENT, ", ".join(_JUDGEMENT), _read_judgement)
+        for row, (query, document, grade) in table:
+            of_query = grades.setdefault(query, {})
+            if of_query.setdefault(document, grade) != grade:
+                raise DataError(f"{relevant}: line {row} judges document '{document}' for query '{query}' once more")
     positive = {query: {key: grade for key, grade in own.items() if grade > 0} for query, own in grades.items()}
     positive = {query: own for query, own in positive.items() if own}
     asked = {query: queries[query] for query in queries if query in positive}
@@ -191,20 +191,21 @@ def _judgements(folder: Path, split: str | None) -> Path:
 def _read_texts(path: Path) -> dict[str, str]:
     """Return the texts of a file by id, each with its title before it."""
     texts: dict[str, str] = {}
-    for row, (key, text, title) in parse_records(_records(path, "jsonl"), str(path), _read_text):
-        if key in texts:
-            raise DataError(f"{path}: line {row} has the id '{key}' of an earlier line; give each text its own")
-        texts[key] = f"{title} {text}".strip()
+    with _opened(path) as stream:
+        for row, (key, text, title) in parse_records(records_of(stream, str(path), "jsonl"), str(path), _read_text):
+            if key in texts:
+                raise DataError(f"{path}: line {row} has the id '{key}' of an earlier line; give each text its own")
+            texts[key] = f"{title} {text}".strip()
     if not texts:
         raise DataError(f"{path}: holds no text; wanted lines with _id and text, and perhaps title")
     return texts
 
 
-def _records(path: Path, kind: Literal["jsonl", "tsv"]) -> Iterator[Record]:
-    """Yield the records of a file."""
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
         with path.open("rb") as stream:
-            yield from records_of(stream, str(path), kind)
+            yield stream
     except OSError as error:
         raise UsageError(f"'{path}' cannot be read ({error.strerror}); wanted {LAYOUT}") from None
 

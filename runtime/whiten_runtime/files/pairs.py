@@ -65,8 +65,7 @@ def _rows(stream: BinaryIO, path: Path) -> Iterator[tuple[str, str, float]]:
         return
     if not headless:
         kind: Kind = "tsv" if path.suffix == ".tsv" else "csv"
-        records = records_of(stream, str(path), kind)
-        yield from (pair for _, pair in parse_table(records, str(path), kind, COLUMNS, _WANTED, _pair))
+        yield from (pair for _, pair in parse_table(stream, str(path), kind, COLUMNS, _WANTED, _pair))
         return
 
     def read(row: int, lines: list[bytes]) -> tuple[str, str, float] | None:

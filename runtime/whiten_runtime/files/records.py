@@ -161,7 +161,7 @@ def check_width(fields: Sequence[str], width: int) -> None:
 
 
 def parse_table(
-    records: Iterator[Record],
+    stream: BinaryIO,
     name: str,
     kind: Kind,
     columns: Sequence[str],
@@ -172,6 +172,7 @@ def parse_table(
 
     The first record is the header. It has each of these columns once; `wanted` tells what else to give.
     """
+    records = records_of(stream, name, kind)
     _, header = next(parse_records(records, name, lambda row, lines: fields_of(lines, row, kind) or None), (0, []))
     if not set(columns) <= set(header):
         raise UsageError(f"'{name}' has {_quoted(header) or 'nothing'} as header; wanted {wanted}")
