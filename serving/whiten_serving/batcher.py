@@ -199,13 +199,15 @@ class AsyncEncoder(_Queued):
             MissingPackageError: a package of the extra `serve` is missing.
         """
         with needing("serve"):
-            from whiten_serving.http.app import make_app
+            from whiten_serving.http.app import check_paths, make_app
             from whiten_serving.http.models import Models, ServedModel
             from whiten_serving.http.service import Service
             from whiten_serving.settings import AppSettings
 
+        settings = AppSettings.of(options)
         models = Models([ServedModel(name or self._queue.encoder.manifest.name, self._queue)])
-        return make_app(Service(models, AppSettings.of(options)))
+        check_paths(models.names, settings.root_path)
+        return make_app(Service(models, settings))
 
     async def close(self, wait: bool = True) -> None:
         """Take no more requests, and compute what waits; close the encoder if it was opened here.

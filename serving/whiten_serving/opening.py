@@ -5,6 +5,7 @@ import errno
 import logging
 import shutil
 import socket
+import ssl
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,6 +86,15 @@ def describe(model: ServedModel) -> str:
     if model.parity is not None:
         parity = f"parity proven on {providers_of(encoder)}: worst cosine {model.parity:.7f}"
     return f"{model.name}: {manifest.dimension} dimensions, {manifest.precision}, space {encoder.space}; {parity}"
+
+
+def check_certificate(path: str) -> None:
+    """Check that TLS can be spoken with a file."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
+    except OSError as error:
+        wanted = "a PEM file with the private key and the chain of certificates"
+        raise WhitenError(f"{path}: cannot be used for TLS: {error}; wanted {wanted}") from None
 
 
 def bind(settings: Settings) -> socket.socket:

@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import socket
-import ssl
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from whiten_runtime.errors import WhitenError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.process import is_terminal
 from whiten_serving.arguments import ModelChoice, read_keys, usual_format
-from whiten_serving.http.app import make_app, with_tracing
+from whiten_serving.http.app import check_paths, make_app, with_tracing
 from whiten_serving.http.logs import set_up_logs
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.protocol import Protocol
@@ -30,6 +29,7 @@ from whiten_serving.http.service import Service
 from whiten_serving.opening import (
     address_of,
     bind,
+    check_certificate,
     describe,
     is_replaced,
     make_model,
@@ -54,6 +54,9 @@ def serve(settings: Settings, choices: Sequence[ModelChoice], hang_ups: Sequence
     """Serve bundles until SIGTERM or SIGINT has been obeyed. A list of `hang_ups` may grow before it is ready."""
     set_up_logs(usual_format() if settings.log == "off" else settings.log)
     address = Address.of(settings.listen)
+    check_paths((choice.name for choice in choices), settings.root_path)
+    if settings.tls is not None:
+        check_certificate(settings.tls)
     listener = bind(settings)
     try:
         process = open_process(settings, choices)
@@ -91,11 +94,7 @@ class Process:
             timeout_graceful_shutdown=math.ceil(settings.grace),
             ssl_certfile=settings.tls,
         )
-        try:
-            config.load()
-        except OSError as error:
-            wanted = "a PEM file with the private key and the chain of certificates"
-            raise WhitenError(f"{settings.tls}: cannot be used for TLS: {error}; wanted {wanted}") from None
+        config.load()
         self._server, self._hung_up, self._tls = uvicorn.Server(config), asyncio.Event(), config.ssl
         self._server.capture_signals = nullcontext  # what uvicorn does for SIGTERM has no drain, and ends with 143
         self._tasks: set[asyncio.Task[None]] = set()
@@ -217,9 +216,9 @@ class Process:
         """Take the private key and the certificates of the file for new connections; those that are there go on."""
         if self.settings.tls is not None and self._tls is not None:
             try:
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.settings.tls)  # all of it, or nothing
+                check_certificate(self.settings.tls)  # all of it is taken, or nothing
                 self._tls.load_cert_chain(self.settings.tls)
-            except OSError as error:
+            except (OSError, WhitenError) as error:
                 _LOG.error(f"certificate: not reloaded, the old one goes on: {error}")
             else:
                 _LOG.info("certificate: reloaded")

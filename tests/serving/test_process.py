@@ -104,7 +104,9 @@ def test_it_answers_reloads_drains_and_ends(golden: Path, tmp_path: Path, tiny: 
     [
         (["nowhere/at/all"], 1, "does not exist"),
         (["tests/data/bundle-v1-vectors"], 1, "takes vectors, not texts"),
-        (["tests/data/bundle-v1", "--tls", "README.md"], 1, "README.md: cannot be used for TLS"),
+        (["nowhere", "--tls", "README.md"], 1, "README.md: cannot be used for TLS"),
+        (["a/embed=nowhere"], 2, "a model is called 'a/embed', which ends like a route"),
+        (["a=nowhere", "b//tokenize=tests/data/bundle-v1"], 2, "a model is called 'b//tokenize', which ends like"),
         (["tests/data/bundle-v1", "--listen", "a..b:80"], 1, "a..b:80 cannot be used: Name or service not known"),
         (["tests/data/bundle-v1", "--listen", "192.0.2.1:0"], 1, "192.0.2.1:0 cannot be used: Cannot assign"),
         (["tests/data/bundle-v1", "--listen", "fd:99"], 1, "fd:99 cannot be used: Bad file descriptor"),
@@ -116,6 +118,13 @@ def test_mistakes_are_told_in_one_line(arguments: list[str], code: int, message:
     assert message in said
     assert is_one_line(said), said
     assert found == code
+
+
+def test_a_root_path_of_two_routes_is_told_before_a_bundle_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "serve.toml").write_text('root-path = "/models/a"', "utf-8")
+    found, said = run("nowhere", "--config", tmp_path / "serve.toml", "--listen", "0")
+    assert (found, is_one_line(said)) == (2, True)
+    assert "root_path is '/models/a', below which" in said
 
 
 def is_one_line(said: str) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Any
@@ -15,7 +15,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from whiten_runtime.errors import UsageError
@@ -112,19 +112,25 @@ def all_paths() -> list[tuple[str, Endpoint]]:
     return own + [(f"/models/{{model}}{endpoint.path}".rstrip("/"), endpoint) for endpoint in below]
 
 
-def make_app(service: Service) -> Starlette:
-    """Return the application, which can be mounted in another one."""
+def check_paths(names: Iterable[str], root: str) -> None:
+    """Check that neither a model's own path nor a path below the root path is another route."""
     ends = tuple(endpoint.path for endpoint in TEI if endpoint.method == "POST" and endpoint.path != "/")
-    for name in service.models.names:
+    for name in names:
         if name.endswith(ends):
             raise UsageError(f"a model is called {name!r}, which ends like a route ({', '.join(ends)}); choose another")
+    paths = [path for path, _ in all_paths()]
+    routes = [compile_path(_pattern(path))[0] for path in paths]
+    for path in (root, *(root + path for path in paths)) if root else ():
+        if any(route.match(path) for route in routes):
+            raise UsageError(f"root_path is {root!r}, below which {path!r} would be two routes; choose another")
+
+
+def make_app(service: Service) -> Starlette:
+    """Return the application, which can be mounted in another one, of models and settings that `check_paths` passed."""
     places = all_paths()
     routes = [_route(service, endpoint, path) for path, endpoint in places]
     root = service.settings.root_path
     if root:
-        for path in (root, *(root + path for path, _ in places)):
-            if any(route.path_regex.match(path) for route in routes):
-                raise UsageError(f"root_path is {root!r}, below which {path!r} would be two routes; choose another")
         roots = [("", endpoint) for path, endpoint in places if path == "/"]
         routes += [_route(service, endpoint, root + path) for path, endpoint in places + roots]
     middleware = []
@@ -209,7 +215,11 @@ class _Directory:
 
 
 def _route(service: Service, endpoint: Endpoint, path: str) -> Route:
-    return Route(path.replace("}", ":path}"), EndpointApp(service, endpoint), methods=[endpoint.method])
+    return Route(_pattern(path), EndpointApp(service, endpoint), methods=[endpoint.method])
+
+
+def _pattern(path: str) -> str:
+    return path.replace("}", ":path}")  # names of models have slashes
 
 
 def _refused(call: Call, error: ApiError) -> Response:

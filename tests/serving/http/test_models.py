@@ -13,7 +13,7 @@ from whiten import Encoder
 from whiten_runtime.errors import UsageError
 from whiten_serving import AsyncEncoder
 from whiten_serving.encoder_queue import EncoderQueue
-from whiten_serving.http.app import make_app
+from whiten_serving.http.app import check_paths, make_app
 from whiten_serving.http.errors import ApiError
 from whiten_serving.http.inputs import Inputs
 from whiten_serving.http.models import Models, ServedModel
@@ -22,7 +22,9 @@ from whiten_serving.settings import AppSettings
 
 
 def app_of(models: Models, settings: AppSettings | None = None) -> Any:
-    return make_app(Service(models, settings or AppSettings()))
+    settings = settings or AppSettings()
+    check_paths(models.names, settings.root_path)
+    return make_app(Service(models, settings))
 
 
 @pytest.fixture
