@@ -60,17 +60,19 @@ class Outcomes:
                     if not request.finished:
                         self.compute(Batch.of([(request, index)]), alone, on_batch)
             return False
-        self._deliver(batch, vectors)
-        self._call(on_batch, batch)
+        counted = batch.counted()
+        self._deliver(batch, vectors, counted)
+        if counted.texts:
+            self._call(on_batch, counted)
         return True
 
-    def _deliver(self, batch: Batch, vectors: NDArray[np.float32]) -> None:
-        """Give vectors to their requests, and tell the callers of those that are complete."""
+    def _deliver(self, batch: Batch, vectors: NDArray[np.float32], counted: Batch) -> None:
+        """Give vectors to their requests, count them, and tell the callers of those that are complete."""
         bad = rows_not_finite(vectors)
         finished, end = list[Request](), 0
         try:
             with self._changed:
-                count(batch, self.counters)
+                count(counted, self.counters)
                 for request, indices in batch.parts.items():
                     start, end = end, end + len(indices)
                     if request.finished:

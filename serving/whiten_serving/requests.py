@@ -82,6 +82,7 @@ class Request:
     queued_tokens: int = field(init=False)  # tokens that no lane has taken
     waiting: list[int] = field(init=False)  # indices of the texts that no lane has taken
     left: int = field(init=False)  # texts that are not computed
+    is_sample: bool = False  # it measures the rate for nobody
     finished: bool = False  # it has its outcome, or its caller has gone
     result: NDArray[Any] | None = None
     error: Exception | None = None
@@ -101,7 +102,7 @@ class Request:
     def sample(self, tokens: int) -> "Request":
         """Return a request of its first texts, one or so many tokens at most, that measures the rate for nobody."""
         texts = TokenizedTexts(self.texts.ids[: max(tokens // max(self.lengths), 1)], self.texts.prompt_tokens)
-        return Request(self.runner, texts, self.finish, lambda request: None, client=self.client)
+        return Request(self.runner, texts, self.finish, lambda request: None, client=self.client, is_sample=True)
 
     def store(self, indices: list[int], vectors: NDArray[np.float32]) -> bool:
         """Take the vectors of some of its texts, and return whether all are there."""
@@ -153,6 +154,12 @@ class Batch:
         """Return what computes the batch."""
         return next(iter(self.parts)).runner
 
+    def counted(self) -> "Batch":
+        """Return the batch without the texts of samples."""
+        if not any(request.is_sample for request in self.parts):
+            return self
+        return Batch.of((one, index) for one, indices in self.parts.items() if not one.is_sample for index in indices)
+
     @property
     def cost(self) -> float:
         """Return what the batch costs, in tokens: those of the texts, padding, and the run itself."""
@@ -189,11 +196,11 @@ class BatcherCounters:
 
 
 def count(batch: Batch, counters: BatcherCounters) -> None:
-    """Count a batch that was computed."""
+    """Count the texts of a batch that was computed."""
     counters.texts += batch.texts
     counters.tokens += batch.tokens
     counters.padding += batch.padding
-    counters.batches += 1
+    counters.batches += batch.texts > 0
 
 
 @dataclass(frozen=True)

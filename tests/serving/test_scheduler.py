@@ -575,8 +575,13 @@ def test_a_batch_that_stood_still_refuses_requests_of_one_batch_no_longer_than_i
 def test_requests_of_more_than_a_batch_measure_a_model_that_stood_still_anew(
     opened: Opened, clock: Clock, rows: list[int], slower: float, lanes_open: int
 ) -> None:
-    """Though each of them is refused, and no smaller one comes; a limit that a refusal tells is right afterwards."""
+    """Though each of them is refused, and no smaller one comes; a limit that a refusal tells is right afterwards.
+
+    What measures the rate is no work of anybody: it is not counted.
+    """
     lanes, runner, ended = opened(lanes_open), FakeRunner(False, 0.01, Schedule(1, 16), clock), Ended()
+    batches: list[Batch] = []
+    lanes.on_batch = batches.append
     runner.token_seconds *= slower
     lanes.submit(request_of(runner, [1] * 16, done=ended))
     ended.wait(1)
@@ -599,6 +604,40 @@ def test_requests_of_more_than_a_batch_measure_a_model_that_stood_still_anew(
     assert 300 < refusal.value.limit <= 1100
     lanes.close()
     assert not lanes._outcomes.open
+    assert_counted(lanes, batches, [16, *rows])
+
+
+def assert_counted(lanes: Scheduler, batches: list[Batch], lengths: list[int]) -> None:
+    """Check that these texts are counted, and no others."""
+    counted = lanes.stats().counted
+    assert (counted.texts, counted.tokens) == (len(lengths), sum(lengths))
+    assert (sum(batch.texts for batch in batches), sum(batch.tokens for batch in batches)) == (
+        len(lengths),
+        sum(lengths),
+    )
+    assert (len(batches), sum(batch.padding for batch in batches)) == (counted.batches, counted.padding)
+
+
+def test_texts_that_share_a_batch_with_those_of_a_refused_request_are_counted_without_them(
+    opened: Opened, clock: Clock
+) -> None:
+    lanes, ended, batches = opened(), Ended(), list[Batch]()
+    slow, other = FakeRunner(False, 60.0, Schedule(1, 64), clock), FakeRunner(True, 0.01, Schedule(1, 64), clock)
+    lanes.submit(request_of(slow, [1] * 8, done=ended))
+    ended.wait(1)
+    until(lambda: not lanes.stats().lanes_busy)
+    lanes.submit(request_of(other, [1], done=ended))
+    assert other.begun.acquire(timeout=30)
+    lanes.on_batch = batches.append
+    with pytest.raises(TooManyTokensError):
+        lanes.submit(request_of(slow, *[[1, 1]] * 40, [1] * 32, deadline=time.monotonic() + 5))
+    lanes.submit(request_of(slow, [1, 1], [1, 1], done=ended))
+    other.open.set()
+    ended.wait(3)
+    until(lambda: not lanes.stats().lanes_busy and not lanes.stats().queue_tokens)
+    assert [len(ids) for ids, _ in slow.batches] == [1, 4]
+    assert [(batch.texts, batch.tokens, batch.padding) for batch in batches] == [(2, 4, 0)]
+    assert lanes.stats().counted.texts == 4
 
 
 def test_the_oldest_batch_that_runs_is_seen(opened: Opened) -> None:
