@@ -16,7 +16,7 @@ from support.hub import Hub, commit_of
 from whiten import Encoder
 from whiten_export.sources.describe.checkpoint import Checkpoint, ignored_code
 from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.network import load_config, load_tokenizer, network_class
+from whiten_export.sources.load.network import load_config, load_tokenizer, network_class, other_version
 from whiten_export.sources.load.pytorch import PyTorchModel
 from whiten_models.catalogue import find
 
@@ -222,6 +222,15 @@ def test_code_for_another_version_of_transformers_names_both(
         error = refused("export", folder, *TO_NONE, "--trust-remote-code", code=1)
         assert wanted in error
         assert (f"may be for transformers {version}, which wrote config.json" in error) is said
+
+
+@pytest.mark.parametrize(
+    ("stated", "older"),
+    [("4.57.1", True), ("3.0", True), ("4.50.0.dev0", True), (4.57, True)]
+    + [(stated, False) for stated in ("5.0.0", "10.0", "10.1.dev0", "main", "", None, 5, ["4"])],
+)
+def test_versions_of_transformers_are_compared_as_numbers(stated: object, older: bool) -> None:
+    assert bool(other_version(stated)) is (older and not transformers.__version__.startswith("4."))
 
 
 def test_code_that_loads_its_weights_itself_is_refused(

@@ -25,7 +25,7 @@ from whiten_export.sources.load.weights import (
     restore_weights,
     tensor_kinds,
 )
-from whiten_runtime.errors import UsageError, WhitenError, from_clone
+from whiten_runtime.errors import UsageError, WhitenError, from_clone, parse_whole
 
 _LOGGERS = ("torch", "transformers", "sentence_transformers", "peft", "onnxscript", "onnx_ir")
 
@@ -108,9 +108,10 @@ def from_pretrained(
         raise WhitenError(f"transformers cannot load '{checkpoint.model}': {reason}") from error
 
 
-def other_version(stated: str | None) -> str:
+def other_version(stated: object) -> str:
     """Return what is said of own code that fails, by the version of transformers that a config was written by."""
-    if is_transformers_4() or stated is None or not stated < "5":
+    major = parse_whole(str(stated).partition(".")[0])
+    if is_transformers_4() or major is None or major >= 5:
         return ""
     return (
         f"; its own code may be for transformers {stated}, which wrote config.json, and {transformers.__version__} is "
