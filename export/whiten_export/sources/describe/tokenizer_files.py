@@ -58,9 +58,12 @@ def add_ends(backend: Tokenizer, settings: Mapping[str, Any], own: Mapping[str, 
     added = [name for name, text in tokens.items() if present[name] == [backend.token_to_id(text)]]
     kind = str(settings.get("tokenizer_class")).removesuffix("Fast")
     obeyed = (bool(own) or kind in _WITH_ENDS) and any(name in settings for name in usual)
-    wanted = [
-        name for name in tokens if (settings.get(name, obeyed and usual[name]) if name in usual else name in added)
-    ]
+
+    def is_wanted(name: str) -> bool:
+        """Return whether the settings ask for a token; what own code does not take is as tokenizer.json has it."""
+        return bool(settings.get(name, obeyed and usual[name])) if name in usual else name in added
+
+    wanted = [name for name in tokens if is_wanted(name)]
     missing = [name for name in wanted if name not in added]
     surplus = [name for name in added if name not in wanted] if obeyed else []
     if not (missing or surplus) or backend.num_special_tokens_to_add(False) > len(added):
