@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from support.cli import python
 from whiten_export.commands.export import export
-from whiten_runtime.commands.help import Command
+from whiten_runtime.commands.help import Command, Option
 from whiten_runtime.commands.main import whiten
 
 
@@ -48,6 +48,11 @@ def test_every_option_and_what_the_command_does_are_in_its_help(path: tuple[str,
     assert all(option.opts[0] in shown for option in options(path) if not option.hidden)
     assert first_sentence(COMMANDS[path].help or "").split()[0] in shown
     assert max(map(len, shown.splitlines())) <= 80
+
+
+@EACH
+def test_every_option_can_have_a_heading(path: tuple[str, ...]) -> None:
+    assert {option.name for option in options(path) if not isinstance(option, Option)} <= {"version"}
 
 
 @EACH
