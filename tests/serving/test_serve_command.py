@@ -95,9 +95,6 @@ def test_a_number_in_a_file_may_have_its_unit(served: Served, tmp_path: Path, na
         (["b", "--max-texts", "2.5"], "'2.5' is not a number such as 2048"),
         (["b", "--on-long", "error"], "No such option"),
         (["b", "--log", "xml"], "--log"),
-        (["b", "--open", "--no-page"], "open is to show the page, but page is off; leave one of the two out"),
-        (["b", "--open", "--listen", "unix:/tmp/s"], "no browser can open unix:/tmp/s; listen at a port"),
-        (["b", "--open", "--listen", "fd:3"], "no browser can open fd:3"),
         (["a=b", "a=c"], "two models are called 'a'"),
         (["/"], "has no name that a request can use"),
     ],
@@ -139,7 +136,7 @@ def test_options_are_few() -> None:
     options = {str(one.name) for one in serve.params if isinstance(one, click.Option)}
     assert options == {
         *("config", "listen", "tls", "api_key_file", "keep_alive", "max_wait", "max_texts", "max_body"),
-        *("max_in_flight", "timeout", "log", "page", "open", "device", "verify", "drain", "grace"),
+        *("max_in_flight", "timeout", "log", "page", "device", "verify", "drain", "grace"),
     }
 
 
