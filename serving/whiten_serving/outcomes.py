@@ -21,7 +21,6 @@ from whiten_serving.requests import (
     OverloadedError,
     Request,
     TooManyTokensError,
-    count,
 )
 
 _log = logging.getLogger("whiten.serving")
@@ -70,7 +69,11 @@ class Outcomes:
         finished, end = list[Request](), 0
         try:
             with self._changed:
-                count(batch, self.counters)
+                counters = self.counters
+                counters.texts += batch.texts
+                counters.tokens += batch.tokens
+                counters.padding += batch.padding
+                counters.batches += 1
                 for request, indices in batch.parts.items():
                     start, end = end, end + len(indices)
                     if request.finished:

@@ -188,14 +188,6 @@ class BatcherCounters:
     expired: int = 0
 
 
-def count(batch: Batch, counters: BatcherCounters) -> None:
-    """Count a batch that was computed."""
-    counters.texts += batch.texts
-    counters.tokens += batch.tokens
-    counters.padding += batch.padding
-    counters.batches += 1
-
-
 @dataclass(frozen=True)
 class BatcherStats:
     """Counts what waits and runs at one moment, and what was done so far.
