@@ -101,12 +101,12 @@ def find(name: str) -> Entry | None:
     return next((entry for entry in catalogue() if wanted in _names(entry)), None)
 
 
-def near_matches(name: str, count: int = 3) -> list[str]:
-    """Return the names of the entries of which a name, or a word in a name, is spelt most like it; none for a path."""
+def near_matches(name: str) -> list[str]:
+    """Return the names of three entries of which a name, or a word in one, is spelt most like it; none for a path."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         return []
     close = sorted(_similarities(name.lower()), key=lambda match: -match[0])
-    return list(dict.fromkeys(entry.name for _, entry in close))[:count]
+    return list(dict.fromkeys(entry.name for _, entry in close))[:3]
 
 
 def _similarities(name: str) -> Iterator[tuple[float, Entry]]:

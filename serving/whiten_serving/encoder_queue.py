@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import checked_texts
+from whiten_runtime.errors import UsageError, checked_texts
 from whiten_runtime.inference.embedder import DifferentTexts
 from whiten_runtime.inference.options import QueuedArguments
 from whiten_runtime.opened.encoder import Encoder
@@ -64,7 +64,9 @@ class EncoderQueue:
 
     def request(self, texts: str | Iterable[str], **options: Unpack[QueuedArguments]) -> Request:
         """Tokenise texts, by the options of `Batcher.submit`, and return a request to `put`."""
-        settings = encode_options(self.encoder, batch_size=None, **options)
+        settings = encode_options(self.encoder, **options)
+        if settings.batch_size is not None:
+            raise UsageError(f"batch_size is {settings.batch_size}, but batches are those of the lanes; leave it out")
         if isinstance(texts, str):
             tokenized = self._embedder.tokenize([texts], settings)
             return Request(self.runner, tokenized, lambda vectors: settings.finish(vectors)[0], ignore)

@@ -1,12 +1,10 @@
 """Open what is served: bundles, whose parity is proven on this machine, and the socket to listen on."""
 
-import asyncio
 import errno
 import logging
 import shutil
 import socket
 import ssl
-import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -150,12 +148,6 @@ def page_url(settings: Settings, address: str) -> str | None:
         return None
     local = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
     return f"{'https' if settings.tls else 'http'}://{local}:{port}{settings.root_path}/"
-
-
-async def open_browser(url: str) -> None:
-    """Open a page in the user's browser."""
-    if not await asyncio.to_thread(webbrowser.open, url):
-        _log.warning("no browser could be opened; the page is %s", url)
 
 
 def refused(error: BaseException | None, address: Address) -> WhitenError:

@@ -21,7 +21,6 @@ from whiten_serving.requests import (
     OverloadedError,
     Request,
     TooManyTokensError,
-    count,
 )
 
 _log = logging.getLogger("whiten.serving")
@@ -72,7 +71,11 @@ class Outcomes:
         finished, end = list[Request](), 0
         try:
             with self._changed:
-                count(counted, self.counters)
+                counters = self.counters
+                counters.texts += counted.texts
+                counters.tokens += counted.tokens
+                counters.padding += counted.padding
+                counters.batches += counted.texts > 0
                 for request, indices in batch.parts.items():
                     start, end = end, end + len(indices)
                     if request.finished:

@@ -34,7 +34,6 @@ from whiten_serving.opening import (
     is_replaced,
     make_model,
     make_scheduler,
-    open_browser,
     open_encoder,
     page_url,
     refused,
@@ -130,8 +129,6 @@ class Process:
         if url is not None:
             values["page"] = url
         _LOG.info("ready", extra={"values": values})
-        if self.settings.open and url is not None:
-            self._tasks.add(asyncio.create_task(open_browser(url)))
         notify("READY=1", f"STATUS=serving on {address}")
 
     def _handle_signals(self) -> None:

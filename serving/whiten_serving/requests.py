@@ -195,14 +195,6 @@ class BatcherCounters:
     expired: int = 0
 
 
-def count(batch: Batch, counters: BatcherCounters) -> None:
-    """Count the texts of a batch that was computed."""
-    counters.texts += batch.texts
-    counters.tokens += batch.tokens
-    counters.padding += batch.padding
-    counters.batches += batch.texts > 0
-
-
 @dataclass(frozen=True)
 class BatcherStats:
     """Counts what waits and runs at one moment, and what was done so far.

@@ -194,7 +194,6 @@ _TLS = Setting(
 _KEY_FILE = Setting(
     "File of keys, one a line: KEY, NAME KEY or NAME:KEY.", section="Address and keys", metavar="FILE", secret=True
 )
-_OPEN = Setting("Open the page in this machine's browser.", (True, False), "Address and keys", in_file=False)
 _DEVICE = Setting(
     "Where to compute: cpu, cuda, cuda:N, tensorrt, or PROVIDER:KEY=VALUE,... of onnxruntime.",
     section="Process",
@@ -223,7 +222,6 @@ class Settings(AppSettings):
     keep_alive: Annotated[float, _KEEP_ALIVE] = 75.0
     tls: Annotated[str | None, _TLS] = None
     api_key_file: Annotated[str | None, _KEY_FILE] = None
-    open: Annotated[bool, _OPEN] = False
     socket_mode: Annotated[str, _SOCKET_MODE] = "660"
     socket_group: Annotated[str, _SOCKET_GROUP] = ""
     max_wait: Annotated[
@@ -241,11 +239,7 @@ class Settings(AppSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        address = Address.of(self.listen)
-        if self.open and not self.page:
-            raise UsageError("open is to show the page, but page is off; leave one of the two out")
-        if self.open and (address.uds is not None or address.fd is not None):
-            raise UsageError(f"no browser can open {self.listen}; listen at a port, or leave open out")
+        Address.of(self.listen)
         if not isinstance(self.socket_mode, str) or not re.fullmatch(r"0?[0-7]{3}", self.socket_mode):
             raise UsageError(f'socket_mode is {self.socket_mode!r}; wanted a mode such as "660"')
         if not isinstance(self.socket_group, str):

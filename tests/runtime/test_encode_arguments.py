@@ -93,7 +93,7 @@ def test_codes_keep_the_neighbours(tiny: Encoder) -> None:
 def test_tensors_need_torch(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     for arguments in ({"convert_to_tensor": True}, {"convert_to_numpy": False}):
-        with pytest.raises(MissingPackageError, match="tensors need torch; install it with pip install torch"):
+        with pytest.raises(MissingPackageError, match="this needs torch; install it with pip install 'torch'"):
             tiny.encode(TEXTS, **arguments)
 
 

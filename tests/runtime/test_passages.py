@@ -50,6 +50,14 @@ def test_equal_to_numpy_on_the_states_of_tokens(tiny_bundle: Path, tiny: Encoder
     assert worst(vectors, tiny.encode([TEXT[start:end] for start, end in SPANS])) > 1e-3  # the context counts
 
 
+@pytest.mark.parametrize("prompt", ["", "\ud83d\ude00: ", "a\ud83d\ude00{text}\ude00"])
+def test_spans_of_a_text_with_surrogate_pairs(tiny: Encoder, prompt: str) -> None:
+    whole = prompt.replace("\ud83d\ude00", "😀").replace("\ude00", "\ufffd")
+    want = tiny.encode_passages("\ufffd 😀 a man", [(4, 5), (6, 9)], prompt=whole)
+    vectors = tiny.encode_passages("\ude00 \ud83d\ude00 a man", [(5, 6), (7, 10)], prompt=prompt)
+    np.testing.assert_array_equal(vectors, want)
+
+
 @pytest.mark.parametrize("name", ["bundle-v1", "bundle-v1-int8", "bundle-v1-published"])
 @pytest.mark.parametrize(
     "options", [{}, {"normalize_embeddings": True}, {"precision": "binary"}, {"prompt": "query: "}], ids=str

@@ -14,7 +14,7 @@ import pytest
 from support.corpus import sentences
 from support.runners import FakeRunner, vectors_of
 from support.vectors import token_ids, worst
-from whiten import Encoder, WhitenError
+from whiten import Encoder, UsageError, WhitenError
 from whiten_runtime.errors import NoVectorError
 from whiten_runtime.inference.embedder import Embedder
 from whiten_serving import AsyncEncoder, DeadlineExceededError
@@ -54,6 +54,18 @@ async def rested(encoder: AsyncEncoder) -> None:
     """Return when no lane computes."""
     while encoder.stats().lanes_busy:
         await asyncio.sleep(0.001)
+
+
+def test_a_batch_size_is_refused(tiny: Encoder) -> None:
+    options: Any = {"batch_size": 8}
+
+    async def main() -> None:
+        async with AsyncEncoder(tiny) as encoder:
+            for texts in ("a", ["a"], [], "long " * 2000):
+                with pytest.raises(UsageError, match="batch_size is 8, but batches are those of the lanes"):
+                    await encoder.encode(texts, **options)
+
+    run(main())
 
 
 @pytest.mark.parametrize(

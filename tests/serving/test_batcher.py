@@ -159,6 +159,10 @@ def test_what_is_no_text_is_refused(tiny: Encoder, texts: Any, message: str) -> 
         ({"truncate_dim": True}, "truncate_dim is True"),
         ({"truncate_dim": [3]}, r"truncate_dim is \[3\]"),
         ({"prompt_name": "none"}, "none"),
+        ({"batch_size": 8}, "batch_size is 8, but batches are those of the lanes; leave it out"),
+        ({"batch_size": np.int64(1), "truncate_dim": 3}, "batch_size is 1, but"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": True}, "batch_size is True"),
         ({"timeout": "soon"}, "timeout is 'soon'; wanted seconds from now, or None"),
         ({"timeout": float("nan")}, "timeout is nan"),
     ],
@@ -172,6 +176,8 @@ def test_options_that_cannot_be_used_are_refused(tiny: Encoder, options: Any, me
             with pytest.raises(TooLongError):
                 batcher.submit(long, truncate=False).result(60)
         assert batcher.submit("a", truncate_dim=np.int64(3)).result(60).shape == (3,)
+        default: Any = {"batch_size": None}
+        assert batcher.submit("a", **default).result(60).shape == (tiny.dimension,)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from whiten_runtime.errors import DataError, UsageError
 from whiten_serving.arguments import ModelChoice, model_choices, read_keys
 from whiten_serving.commands.serve import serve
-from whiten_serving.settings import Address, Settings
+from whiten_serving.settings import Address, Measure, Settings, declared
 
 
 class Served:
@@ -66,6 +66,21 @@ def test_settings_of_the_file_alone(served: Served, tmp_path: Path) -> None:
     assert (settings.max_body, settings.normalize, settings.on_long, settings.log) == (2**24, False, "error", "off")
 
 
+MEASURED = [name for name, _, setting in declared(Settings) if isinstance(setting.kind, Measure) and setting.in_file]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_number_in_a_file_may_have_its_unit(served: Served, tmp_path: Path, name: str) -> None:
+    about = {name: setting.kind for name, _, setting in declared(Settings)}[name]
+    assert isinstance(about, Measure)
+    number, text = about.example.split()[-1], f"{name.replace('_', '-')} = "
+    for written, value in ((f'"{number}"', about.read(number)), ("17", 17)):
+        (tmp_path / "serve.toml").write_text(text + written, "utf-8")
+        result = called("b", "--config", tmp_path / "serve.toml")
+        assert served.given is not None, result.output
+        assert getattr(served.given[0], name) == value
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -82,9 +97,6 @@ def test_settings_of_the_file_alone(served: Served, tmp_path: Path) -> None:
         (["b", "--max-texts", "2.5"], "'2.5' is not a number such as 2048"),
         (["b", "--on-long", "error"], "No such option"),
         (["b", "--log", "xml"], "--log"),
-        (["b", "--open", "--no-page"], "open is to show the page, but page is off; leave one of the two out"),
-        (["b", "--open", "--listen", "unix:/tmp/s"], "no browser can open unix:/tmp/s; listen at a port"),
-        (["b", "--open", "--listen", "fd:3"], "no browser can open fd:3"),
         (["a=b", "a=c"], "two models are called 'a'"),
         (["/"], "has no name that a request can use"),
     ],
@@ -105,6 +117,9 @@ def test_what_cannot_be_used_is_told(served: Served, arguments: list[str], messa
         ("[models]\na = 3", "wanted bundles in models"),
         ("= 3", "not TOML"),
         ('max-texts = "many"', "--max-texts"),
+        ('memory-limit = "8 apples"', "'memory-limit': '8 apples' is not a number such as 0, 8GB or 16GiB, from 0"),
+        ("memory-limit = true", "'memory-limit': True is not a number"),
+        ("memory-limit = [8]", "'memory-limit': [8] is not a number"),
         ('api-keys = ["k"]', "there is no setting 'api-keys'"),
         ('on-long = "cut"', "on_long is 'cut'; wanted"),
         ('cors-origins = "*"', "cors_origins is not a tuple (in a file, a list) of strings"),
@@ -123,7 +138,7 @@ def test_options_are_few() -> None:
     options = {str(one.name) for one in serve.params if isinstance(one, click.Option)}
     assert options == {
         *("config", "listen", "tls", "api_key_file", "keep_alive", "max_wait", "max_texts", "max_body"),
-        *("max_in_flight", "timeout", "log", "page", "open", "device", "verify", "drain", "grace"),
+        *("max_in_flight", "timeout", "log", "page", "device", "verify", "drain", "grace"),
     }
 
 

@@ -110,16 +110,15 @@ def without_own(rows: NDArray[np.int64], own: Sequence[int | None], top: int) ->
     ]
 
 
-def ndcg(gains: list[list[int]], relevant: list[list[int]], top: int = _TOP) -> Float64Array:
-    """Return the nDCG of each query, [q], with the grade itself as gain, as in trec_eval.
+def ndcg(gains: list[list[int]], relevant: list[list[int]]) -> Float64Array:
+    """Return the nDCG@10 of each query, [q], with the grade itself as gain, as in trec_eval.
 
     Args:
         gains: grades of the documents of each query, the nearest first; 0 for one that is not relevant.
         relevant: grades of all relevant documents of each query.
-        top: number of documents that count.
     """
     best = [sorted(own, reverse=True) for own in relevant]
-    return np.array([_dcg(own[:top]) / _dcg(ideal[:top]) for own, ideal in zip(gains, best, strict=True)])
+    return np.array([_dcg(own[:_TOP]) / _dcg(ideal[:_TOP]) for own, ideal in zip(gains, best, strict=True)])
 
 
 def _dcg(grades: list[int]) -> float:

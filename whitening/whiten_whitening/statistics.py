@@ -178,12 +178,8 @@ def fit_statistics(
     out: Path | None = None,
     options: SessionOptions | None = None,
     reporter: Reporter | None = None,
-    sha256: str | None = None,
 ) -> Statistics:
-    """Return the statistics of the vectors before whitening that a bundle computes of a corpus; write them to `out`.
-
-    With `sha256`, only the bundle whose manifest has it is opened.
-    """
+    """Return the statistics of the vectors before whitening that a bundle computes of a corpus; write them to `out`."""
     report = reporter or Reporter()
     path = locate_bundle(path)
     manifest = read_manifest(path)
@@ -191,7 +187,7 @@ def fit_statistics(
     sentences = corpus.count()
     warn_of_repeats(corpus, sentences, manifest.unwhitened_width, report)
     report.stage(f"fitting on {sentences:,} sentences")
-    bundle, embedder = load_unwhitened(path, options, sha256)
+    bundle, embedder = load_unwhitened(path, options)
     with embedder, report.bar("sentences", sentences) as advance:
         statistics = fit_corpus(corpus, embedder, advance)
     statistics = statistics.fitted_at(bundle.manifest.precision)

@@ -129,7 +129,7 @@ class Search:
             best.update(score.layers for score in nlargest(count, known, key=average))
         return best
 
-    def best(self, seed: int = 0) -> tuple[Best, ...]:
+    def best(self) -> tuple[Best, ...]:
         """Return the best combination up to each highest layer, the best of all first, with intervals."""
         ranked = sorted(self.scores.values(), key=lambda score: (-average(score), len(score.layers), score.layers))
         rows: list[Score] = []
@@ -140,7 +140,7 @@ class Search:
         if not rows:
             return ()
         self.report.stage(f"computing intervals of the {len(rows)} best combinations")
-        draws = resampled(self.tasks, self._cosines(rows), RESAMPLES, seed).mean(axis=1)
+        draws = resampled(self.tasks, self._cosines(rows), RESAMPLES, seed=0).mean(axis=1)
         return tuple(
             Best(score=row, interval=interval(draw), difference=interval(draw - draws[0]))
             for row, draw in zip(rows, draws, strict=True)

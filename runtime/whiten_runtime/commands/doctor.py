@@ -2,7 +2,7 @@
 
 import sys
 
-from whiten_runtime.commands.console import command, device_option, echo, fail_line, human_size, print_json
+from whiten_runtime.commands.console import command, device_option, echo, fail_line, print_json
 from whiten_runtime.commands.help import heading
 from whiten_runtime.ort.doctor import Diagnosis, diagnose
 from whiten_runtime.ort.providers import Provider, environment_providers
@@ -21,9 +21,8 @@ from whiten_runtime.ort.providers import Provider, environment_providers
 def doctor(providers: tuple[Provider, ...], as_json: bool) -> None:
     """Show what this machine can run, and what is missing.
 
-    Lists the processor and its threads, onnxruntime, the providers that really load, and CUDA's libraries. Every
-    execution provider of onnxruntime can be a --device, by its name, with options as NAME:KEY=VALUE,... Several are
-    tried in their order.
+    Lists the processor and its threads, onnxruntime, and the providers that really load. Every execution provider of
+    onnxruntime can be a --device, by its name, with options as NAME:KEY=VALUE,... Several are tried in their order.
 
     Exits with 1 when the CPU, a --device or WHITEN_DEVICE does not work.
     """
@@ -51,11 +50,4 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
         lines.append(f"             {diagnosis.onnxruntime}")
     for check in diagnosis.providers:
         lines.append(f"provider     {check.name}: {'works' if check.works else check.problem}")
-    if diagnosis.driver is not None:
-        lines.append(f"nvidia       {diagnosis.driver.problem or f'driver for CUDA {diagnosis.driver.version}'}")
-        known = diagnosis.libraries
-        cuda, cudnn = (f"{name} {known.get(name, 'not found')}" for name in ("CUDA", "cuDNN"))
-        lines.append(f"             libraries: {cuda}, {cudnn} (few operators need it)")
-        for gpu in diagnosis.driver.gpus:
-            lines.append(f"             {gpu.name}, {human_size(gpu.memory)}, compute capability {gpu.capability}")
     return lines

@@ -1,11 +1,9 @@
 """Implement `whiten verify`: check a bundle's files and its vectors."""
 
-import click
-
 from whiten_runtime.bundle.bundle import changed_client_files
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.commands.console import bundle_argument, command, device_option, print_json, say
-from whiten_runtime.commands.help import heading
+from whiten_runtime.commands.help import heading, option
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.opened.encoder import Encoder
 from whiten_runtime.opened.opening import proof_of
@@ -23,7 +21,7 @@ from whiten_runtime.ort.providers import Provider
 @bundle_argument
 @heading("Execution")
 @device_option
-@click.option("--quick", is_flag=True, help="Leave out test texts of more than 1,024 tokens, which take seconds.")
+@option("--quick", is_flag=True, help="Leave out test texts of more than 1,024 tokens, which take seconds.")
 def verify(bundle: str, providers: tuple[Provider, ...], quick: bool, as_json: bool) -> None:
     """Check that a bundle gives the original model's vectors on this machine.
 

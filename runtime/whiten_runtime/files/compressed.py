@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, Literal, cast
 
-from whiten_runtime.errors import DataError, MissingPackageError, from_clone
+from whiten_runtime.errors import DataError, needing
 
 Compression = Literal["gz", "zst", "bz2", "xz"]
 
@@ -44,10 +44,8 @@ def _decompressed(raw: BinaryIO, compression: Compression) -> BinaryIO:
         return cast(BinaryIO, gzip.GzipFile(fileobj=raw))
     if compression in ("bz2", "xz"):
         return io.BufferedReader(_Streams(raw, bz2.BZ2Decompressor if compression == "bz2" else lzma.LZMADecompressor))
-    try:
+    with needing("parquet"):
         import pyarrow
-    except ImportError:
-        raise MissingPackageError(f".zst files need pyarrow; install it {from_clone('parquet')}") from None
     return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from whiten_runtime.errors import DataError, MissingPackageError, UsageError, from_clone
+from whiten_runtime.errors import DataError, UsageError, needing
 from whiten_runtime.files.records import WrongRowError, choose_column
 
 BATCH = 4096
@@ -12,11 +12,9 @@ BATCH = 4096
 
 def import_parquet() -> tuple[Any, Any]:
     """Import pyarrow and pyarrow.parquet."""
-    try:
+    with needing("parquet"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError:
-        raise MissingPackageError(f"parquet files need pyarrow; install it {from_clone('parquet')}") from None
     return pyarrow, pyarrow.parquet
 
 

@@ -1,6 +1,7 @@
 """Tokenise texts with the same result on every machine and in every thread; remember the ids of words."""
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -162,6 +163,9 @@ _TEXTS_PER_BLOCK = 512
 _CHARACTERS_PER_BLOCK = 1 << 20
 """Characters of texts that the backend gets at once, unless one text has more: each may be a token of 110 bytes."""
 
+_CHARACTERS = re.compile("[\ud800-\udbff][\udc00-\udfff]|.", re.DOTALL)
+"""Characters of a text as `encodable` gives them, of which one may be a pair of surrogates in the text."""
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -231,7 +235,10 @@ class Tokenizer:
             # A batch of one: other than `encode`, it lets other threads run meanwhile.
             encoding = self._backend.encode_batch([encodable(text)], add_special_tokens=special)[0]
             parts = zip(encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True)
-            return [Token(token_id, name, bool(mask), *offsets) for token_id, name, mask, offsets in parts]
+            at = [*(match.start() for match in _CHARACTERS.finditer(text)), len(text)]
+            return [
+                Token(token_id, name, bool(mask), at[start], at[end]) for token_id, name, mask, (start, end) in parts
+            ]
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Return the text of token ids, as far as they still hold it."""

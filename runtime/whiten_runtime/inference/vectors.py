@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.records import Similarity, VectorPrecision
-from whiten_runtime.errors import NOT_FINITE, MissingPackageError, NoVectorError, TextError, UsageError, one_of
+from whiten_runtime.errors import NOT_FINITE, NoVectorError, TextError, UsageError, needing_package, one_of
 
 _NUMBERS_PER_BLOCK = 1 << 22
 """Numbers of the differences that a distance holds in memory at once."""
@@ -290,11 +290,7 @@ def _checked(ranges: ArrayLike, width: int) -> NDArray[np.float32]:
 
 def as_tensors(vectors: NDArray[Any], whole: bool) -> Any:
     """Return vectors [n, k] as one tensor, or as a list of n tensors [k], on the CPU and of the same dtype."""
-    try:
+    with needing_package("torch"):
         import torch
-    except ImportError:
-        raise MissingPackageError(
-            "tensors need torch; install it with pip install torch, or leave convert_to_tensor and convert_to_numpy out"
-        ) from None
     tensor = torch.from_numpy(vectors)
     return tensor if whole else list(tensor)

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from whiten_runtime.errors import WhitenError, one_line
-from whiten_runtime.ort.nvidia import Driver, advice, driver, library_versions, missing_for
+from whiten_runtime.ort.nvidia import advice, missing_for
 from whiten_runtime.ort.processor import Processor, processor
 from whiten_runtime.ort.providers import (
     CPU_PROVIDER,
-    NVIDIA,
     Provider,
     conflict,
     import_onnxruntime,
@@ -44,9 +43,6 @@ class Diagnosis:
     packages: dict[str, str]  # installed distributions of onnxruntime, with their versions
     onnxruntime: str | None  # version and build of the module that is imported; None if it cannot be imported
     providers: tuple[ProviderCheck, ...]  # tests of the providers that this build has, and of those asked for
-    driver: Driver | None  # NVIDIA's driver; None where this build of onnxruntime does not use it
-    # versions of CUDA and cuDNN, as far as they are found; empty where this build does not use them
-    libraries: dict[str, str]
     problems: tuple[str, ...]  # one line for each required component that does not work
 
 
@@ -68,7 +64,6 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
         problems += [f"{check.name}: {check.problem}" for check in checks if check.name in must and not check.works]
     if (wrong := conflict(packages)) and (problems or not wanted):
         problems.insert(0, wrong)
-    nvidia = any(check.name in NVIDIA for check in checks)
     return Diagnosis(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
@@ -77,8 +72,6 @@ def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
         packages=packages,
         onnxruntime=build,
         providers=tuple(checks),
-        driver=driver() if nvidia else None,
-        libraries=library_versions() if nvidia else {},
         problems=tuple(problems),
     )
 

@@ -43,10 +43,9 @@ class Processor:
     affinity: int  # number of processors that the process may run on
     quota: float | None  # CPU time that its cgroup may use, in CPUs; None for no limit
     threads: int  # default number of threads, from `default_threads`
-    exact_int8: bool  # whether products of uint8 and int8 are exact at full speed
 
 
-def processor(root: Path = Path("/"), machine: str | None = None) -> Processor:
+def processor(root: Path = Path("/")) -> Processor:
     """Inspect the processor."""
     model, features = _model_and_features(root)
     return Processor(
@@ -55,7 +54,6 @@ def processor(root: Path = Path("/"), machine: str | None = None) -> Processor:
         affinity=_affinity(),
         quota=_cgroup_quota(root),
         threads=default_threads(),
-        exact_int8=not saturates_int8(root, machine),
     )
 
 

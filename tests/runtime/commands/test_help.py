@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from support.cli import python
 from whiten_export.commands.export import export
-from whiten_runtime.commands.help import Command
+from whiten_runtime.commands.help import Command, Option
 from whiten_runtime.commands.main import whiten
 
 
@@ -58,6 +58,11 @@ def test_whole_numbers_are_ascii_digits(path: tuple[str, ...], text: str) -> Non
             assert option.type_cast_value(click.Context(COMMANDS[path]), ["3"] if option.multiple else "3")
             with pytest.raises(click.BadParameter, match="is not a whole number"):
                 option.type_cast_value(click.Context(COMMANDS[path]), [text] if option.multiple else text)
+
+
+@EACH
+def test_every_option_can_have_a_heading(path: tuple[str, ...]) -> None:
+    assert {option.name for option in options(path) if not isinstance(option, Option)} <= {"version"}
 
 
 @EACH

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -142,6 +143,27 @@ def test_tokens_are_those_that_are_embedded(tiny: Encoder, text: str) -> None:
     ]
     assert [one for one in found if not one.special] == tiny.tokens(text, special=False)
     assert all(0 <= one.start <= one.end <= len(text) for one in found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ud83d\ude00 a man",
+        "a \ud83d\ude00\ud83d\ude00 man",
+        "a man \ud83d",
+        "\ude00\ud83d a",
+        "\ud83d\ud83d\ude00 a \ud83d\ude00",
+    ],
+)
+def test_places_of_tokens_are_those_in_a_text_of_surrogates(tiny: Encoder, text: str) -> None:
+    """UTF-16 without its byte order mark has two bytes for each character of a text of the basic plane."""
+    joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    want = tiny.tokens(joined)
+
+    def units(place: int) -> int:
+        return len(joined[:place].encode("utf-16-le")) // 2
+
+    assert tiny.tokens(text) == [replace(one, start=units(one.start), end=units(one.end)) for one in want]
 
 
 def test_ids_are_decoded(tiny: Encoder) -> None:

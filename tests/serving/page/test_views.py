@@ -170,19 +170,6 @@ def test_below_a_path_and_on_a_narrow_screen(browser: Browser, golden: Path, tmp
             assert browser.value("document.documentElement.scrollWidth") == 390, view
 
 
-def test_whiten_serve_opens_it_in_a_browser(golden: Path, tmp_path: Path) -> None:
-    opened, script = tmp_path / "opened", tmp_path / "browser"
-    script.write_text(f'#!/bin/sh\nprintf %s "$1" > {opened}\n', "utf-8")
-    script.chmod(0o755)
-    arguments = f"tiny={golden / 'bundle-v1'}", "--open", "--drain", "0"
-    with RunningServer(*arguments, variables={"BROWSER": f"{script} %s"}) as server:
-        while not opened.exists() or not opened.read_text():
-            assert server.process.poll() is None
-        assert opened.read_text() == server.ready["page"]
-    with RunningServer(*arguments, variables={"BROWSER": "false %s", "PATH": str(tmp_path)}) as server:
-        assert server.message("no browser could be opened")["message"].endswith(server.ready["page"])
-
-
 def test_pictures(browser: Browser, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     """The real all-MiniLM-L6-v2, layers 0 and 1, as they are and whitened: light, and dark."""
     from whiten_export.pipeline.export import export_bundle
