@@ -177,8 +177,8 @@ def test_malformed_semeval_files_are_refused(tmp_path: Path, sentences: str, sco
         read_sts(tmp_path, ("STS13",))
 
 
-def test_shared_files_have_the_published_numbers_of_pairs(shared_data: Path) -> None:
-    data = read_sts(shared_data)
+def test_public_files_have_the_published_numbers_of_pairs(public_data: Path) -> None:
+    data = read_sts(public_data)
     assert {task.name: sum(len(subset.scores) for subset in task.subsets) for task in data.tasks} == {
         "STS-B": 1379,
         "SICK-R": 4927,
