@@ -204,9 +204,8 @@ def long_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Public data for measuring, which is not part of the project."""
-    path = Path(__file__).parents[2] / "shared" / "data"
-    if not path.is_dir():
-        pytest.skip(f"{path} is not here")
-    return path
+def public_data() -> Path:
+    """Public data sets, which are no part of the project."""
+    if not (folder := os.environ.get("WHITEN_TESTS_DATA")):
+        pytest.skip("WHITEN_TESTS_DATA names no folder of public data sets")
+    return Path(folder)

@@ -20,8 +20,8 @@ WANTED: dict[tuple[Whitened, tuple[int, ...]], tuple[float, ...]] = {
 }
 
 
-def test_sts_scores_equal_those_of_other_implementations(shared_data: Path, tmp_path: Path) -> None:
-    plan = SweepPlan("minilm", read_sts(shared_data, TASKS), (), tmp_path, (1, 6))
+def test_sts_scores_equal_those_of_other_implementations(public_data: Path, tmp_path: Path) -> None:
+    plan = SweepPlan("minilm", read_sts(public_data, TASKS), (), tmp_path, (1, 6))
     sweep = run_sweep(plan, Reporter())
     found = {(score.whitening, score.layers): score.tasks for score in sweep.scores}
     for (kind, layers), figures in WANTED.items():

@@ -83,9 +83,9 @@ def test_codes_of_8_bits_lose_little(minilm_bundle: Path, normalize: bool) -> No
 
 
 @pytest.mark.slow
-def test_published_figure_on_sts_benchmark(raw_top: Encoder, shared_data: Path) -> None:
+def test_published_figure_on_sts_benchmark(raw_top: Encoder, public_data: Path) -> None:
     """82.03 is Spearman's correlation on the test set, as published with the checkpoint."""
-    lines = (shared_data / "sts" / "sts-b-test.csv").read_text("utf-8").splitlines()
+    lines = (public_data / "sts" / "sts-b-test.csv").read_text("utf-8").splitlines()
     rows = [line.split("\t") for line in lines]
     gold = [float(row[4]) for row in rows]
     first, second = (raw_top.encode([row[column] for row in rows]) for column in (5, 6))

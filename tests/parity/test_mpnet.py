@@ -45,7 +45,7 @@ def test_vectors_equal_sentence_transformers(model: Path, bundle: Path) -> None:
     )
 
 
-def test_similarity_has_the_figure_that_its_authors_publish(bundle: Path, shared_data: Path) -> None:
-    printed = ok("eval", "sts", bundle, "--data", shared_data, "--tasks", "STS-B", "--json").stdout
+def test_similarity_has_the_figure_that_its_authors_publish(bundle: Path, public_data: Path) -> None:
+    printed = ok("eval", "sts", bundle, "--data", public_data, "--tasks", "STS-B", "--json").stdout
     (score,) = json.loads(printed)["bundles"]
     assert score["averages"]["mean"] == pytest.approx(83.42, abs=0.01)

@@ -86,8 +86,8 @@ def check_batches(encoder: Encoder) -> None:
 
 
 @pytest.mark.slow
-def test_int8_and_float16_keep_spearman_on_sts_benchmark(minilm: Opened, shared_data: Path) -> None:
-    rows = [line.split("\t") for line in (shared_data / "sts" / "sts-b-test.csv").read_text("utf-8").splitlines()]
+def test_int8_and_float16_keep_spearman_on_sts_benchmark(minilm: Opened, public_data: Path) -> None:
+    rows = [line.split("\t") for line in (public_data / "sts" / "sts-b-test.csv").read_text("utf-8").splitlines()]
     gold, scores = [float(row[4]) for row in rows], {}
     for precision in ("fp32", "fp16", "int8"):
         encoder = minilm(precision)

@@ -5,12 +5,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import get_args
 
-from whiten_evaluation.commands.options import Cell, bundles_argument, data_option, locate_bundles, show
+from whiten_evaluation.commands.options import (
+    Cell,
+    bundles_argument,
+    data_option,
+    locate_bundles,
+    parse_tasks,
+    show,
+    tasks_option,
+)
 from whiten_evaluation.embedding import embed_texts
 from whiten_evaluation.tasks.classification import ClassificationScore, classify
 from whiten_evaluation.tasks.classification_files import TaskName, read_tasks
 from whiten_runtime.commands.console import command
-from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.help import heading
 from whiten_runtime.commands.progress import ConsoleReporter
 from whiten_runtime.errors import UsageError, needing
 
@@ -28,9 +36,7 @@ HEADER = ("bundle", "task", "samples", "accuracy", "F1", "majority", "lowest fol
 @bundles_argument
 @heading("Data")
 @data_option
-@option(
-    "--tasks", metavar="T,T", help=f"Some of the tasks, with commas. They are {','.join(ALL_TASKS)}. [default: all]"
-)
+@tasks_option(ALL_TASKS)
 def classification(bundles: tuple[str, ...], data: Path, tasks: str | None, as_json: bool) -> None:
     """Classify sentences by logistic regression, as SentEval does.
 
@@ -38,7 +44,7 @@ def classification(bundles: tuple[str, ...], data: Path, tasks: str | None, as_j
     always giving the most frequent class. RTE is not trained: a cosine above 0.5 is entailment. The average is over
     the seven tasks of SentEval.
     """
-    chosen = parse_tasks(tasks)
+    chosen = parse_tasks(tasks, ALL_TASKS)
     with needing("eval"):
         import sklearn  # noqa: F401
     reporter = ConsoleReporter()
@@ -68,17 +74,6 @@ def classification(bundles: tuple[str, ...], data: Path, tasks: str | None, as_j
         "bundles": [{"bundle": name, "tasks": scores, "average": average(scores)} for name, scores in scored],
     }
     show(HEADER, rows, document, as_json)
-
-
-def parse_tasks(text: str | None) -> tuple[TaskName, ...]:
-    """Parse names of tasks such as "MR,TREC"; None means all. Case does not matter."""
-    if text is None:
-        return ALL_TASKS
-    chosen = [part.strip().upper() for part in text.split(",")]
-    for part in chosen:
-        if part not in ALL_TASKS:
-            raise UsageError(f"task '{part}' is unknown; wanted some of {','.join(ALL_TASKS)}")
-    return tuple(name for name in ALL_TASKS if name in chosen)
 
 
 def average(scores: Sequence[ClassificationScore]) -> float | None:

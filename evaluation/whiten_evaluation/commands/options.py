@@ -1,19 +1,22 @@
 """Define what the commands of `whiten eval` share: options, the bundles, and what is printed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from whiten_evaluation.embedding import check_bundles
 from whiten_evaluation.tasks.sts import LEVEL, Difference
-from whiten_evaluation.tasks.sts_files import SUBSETS, StsData, parse_tasks, read_sts
+from whiten_evaluation.tasks.sts_files import SUBSETS, StsData, read_sts
 from whiten_runtime.commands import console
 from whiten_runtime.commands.help import WholeNumber, option
+from whiten_runtime.errors import UsageError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.reporter import Reporter
 
 Cell = str | int | float | None
+_Name = TypeVar("_Name", bound=str)
 
 DIFFERENCE_HEADER = ("difference", f"{LEVEL:.0%} from", "to", "")
 """Names of the columns of `difference_cells`."""
@@ -26,9 +29,6 @@ data_option = option(
     metavar="DIR",
     help="Where the files lie. Folders in it are searched too.",
 )
-sts_tasks_option = option(
-    "--tasks", metavar="T,T", help=f"Some of the tasks, with commas. They are {','.join(SUBSETS)}. [default: all]"
-)
 bytes_option = option(
     "--bytes",
     "sizes",
@@ -37,6 +37,29 @@ bytes_option = option(
     metavar="B",
     help="Store vectors as codes of B bytes too. Repeatable.",
 )
+
+
+def tasks_option(names: Iterable[str]) -> Callable[[Any], Any]:
+    """Return the option of some of these tasks."""
+    return option(
+        "--tasks", metavar="T,T", help=f"Some of the tasks, with commas. They are {','.join(names)}. [default: all]"
+    )
+
+
+def parse_tasks(text: str | None, names: Collection[_Name]) -> tuple[_Name, ...]:
+    """Parse names of tasks such as "stsb,sts12"; None means all of them. Case, - and _ do not matter."""
+    if text is None:
+        return tuple(names)
+    known = {_plain(name): name for name in names}
+    chosen = {_plain(part): part.strip() for part in text.split(",")}
+    for plain, part in chosen.items():
+        if plain not in known:
+            raise UsageError(f"task '{part}' is unknown; wanted some of {','.join(names)}")
+    return tuple(name for plain, name in known.items() if plain in chosen)
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace("-", "").replace("_", "")
 
 
 def locate_bundles(names: Iterable[str], prompt_name: str | None = None) -> list[tuple[str, Path]]:
@@ -48,7 +71,7 @@ def locate_bundles(names: Iterable[str], prompt_name: str | None = None) -> list
 
 def read_similarity_tasks(folder: Path, tasks: str | None, report: Reporter, required: bool = True) -> StsData:
     """Read the similarity tasks, and warn of those that are absent."""
-    data = read_sts(folder, parse_tasks(tasks), required)
+    data = read_sts(folder, parse_tasks(tasks, SUBSETS), required)
     for line in data.missing():
         report.warn(line)
     return data

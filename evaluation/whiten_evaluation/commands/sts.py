@@ -13,10 +13,11 @@ from whiten_evaluation.commands.options import (
     locate_bundles,
     read_similarity_tasks,
     show,
-    sts_tasks_option,
+    tasks_option,
 )
 from whiten_evaluation.embedding import embed_texts, storages
 from whiten_evaluation.tasks.sts import Difference, StsRow, StsScore, score_sts, sts_rows
+from whiten_evaluation.tasks.sts_files import SUBSETS
 from whiten_runtime.commands.console import command, given_text
 from whiten_runtime.commands.help import heading, option
 from whiten_runtime.commands.progress import ConsoleReporter
@@ -32,7 +33,7 @@ from whiten_runtime.commands.progress import ConsoleReporter
 @bundles_argument
 @heading("Data")
 @data_option
-@sts_tasks_option
+@tasks_option(SUBSETS)
 @option(
     "--prompt-name",
     metavar="NAME",

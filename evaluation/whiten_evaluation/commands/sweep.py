@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from whiten_evaluation.commands.options import data_option, read_similarity_tasks, sts_tasks_option
+from whiten_evaluation.commands.options import data_option, read_similarity_tasks, tasks_option
+from whiten_evaluation.tasks.sts_files import SUBSETS
 from whiten_export.commands.shared import parse_numbers
 from whiten_export.writing.staging import Kind, check_place, staged
 from whiten_runtime.commands import console
@@ -31,7 +32,7 @@ REPORT = Kind("sweep", "sweep.json")
 @click.argument("model")
 @heading("Data")
 @data_option
-@sts_tasks_option
+@tasks_option(SUBSETS)
 @heading("Model")
 @option("--layers", metavar="L,L", help="Layers to combine. [default: all]")
 @option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the checkpoint.")

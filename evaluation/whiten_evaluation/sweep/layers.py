@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from whiten_export.graph.builder import save_graph
 from whiten_export.graph.head import LAYERS_OUTPUT, layers_graph
 from whiten_export.proof.probe_texts import probe_texts
-from whiten_export.proof.reference import text_alone
+from whiten_export.proof.reference import Composition, text_alone
 from whiten_export.sources.model import TokenModel
 from whiten_export.writing.client_files import write_tokenizer
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
@@ -97,7 +97,7 @@ def open_graph(
     parts = repr((version("whiten"), made_of, layers, pooling, length, side, prompt, prompts.pooled))
     key = hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     folder = cache / f"{name.replace('/', '--')}-{key}"
-    width, pad = record.hidden_size, model.tokenizer.pad_token_id
+    width, pad = Composition(layers, pooling).pooled_width(record.hidden_size), model.tokenizer.pad_token_id
     graph = LayerGraph(folder / "graph", layers, pooling, width, pad, length, side, prompts)
     if graph.path.is_file():
         return graph

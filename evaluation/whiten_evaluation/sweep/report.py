@@ -3,22 +3,13 @@
 import base64
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-import numpy as np
-from matplotlib.figure import Figure
-
-from whiten_evaluation.sweep.result import Best, Score, SearchScore, Sweep, Whitened, average, in_words, text_of
+from whiten_evaluation.sweep.figures import NAMES, figures, png
+from whiten_evaluation.sweep.result import Best, Score, SearchScore, Sweep, average, in_words, text_of
 from whiten_whitening.choosing import SOFT_WEIGHT
-from whiten_whitening.moments import Float64Array
-
-NAMES: Mapping[Whitened, str] = {"none": "not whitened", "task": "task", "corpus": "corpus"}
-
-_COLOURS: Mapping[Whitened, str] = {"none": "#8d99ae", "task": "#d1495b", "corpus": "#2e6f95"}
-_INK = "#22223b"
-_QUALITY = "Spearman x 100, average of the tasks"
 
 _CSS = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #22223b; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
@@ -99,7 +90,7 @@ def html(sweep: Sweep, warnings: Sequence[str] = ()) -> str:
             "run; blocks are taken to be alike.</p>",
         ]
     for caption, figure in figures(sweep).items() if sweep.tasks else ():
-        data = base64.b64encode(_png(figure)).decode()
+        data = base64.b64encode(png(figure)).decode()
         parts.append(f'<h2>{caption}</h2><img alt="{caption}" src="data:image/png;base64,{data}">')
     parts += [f'<p class="note">{escape(line)}</p>' for line in protocol(sweep)]
     return "\n".join([*parts, "</body></html>"]) + "\n"
@@ -107,7 +98,7 @@ def html(sweep: Sweep, warnings: Sequence[str] = ()) -> str:
 
 def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [
-        f"<table><tr>{''.join(f'<th>{cell}</th>' for cell in header)}</tr>",
+        f"<table><tr>{''.join(f'<th>{escape(cell)}</th>' for cell in header)}</tr>",
         *(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows),
         "</table>",
     ]
@@ -172,20 +163,39 @@ def _kind(score: SearchScore) -> str:
 
 def protocol(sweep: Sweep) -> list[str]:
     """Say what was scored, and how."""
+    times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in sweep.seconds.items())
+    size = f"{sweep.pooling} pooling, {sweep.width} dimensions, at most {sweep.max_seq_length} tokens"
+    on_corpus = (
+        f"whitened softly, with shrinkage {SOFT_WEIGHT:g}, on {sweep.corpus_sentences:,} sentences of {sweep.corpus}"
+    )
+    return [
+        *(_protocol_of_similarity(sweep, size, on_corpus) if sweep.tasks else []),
+        *(_protocol_of_search(sweep, size, on_corpus) if sweep.searches else []),
+        f"Time: {times}. Weights: SHA-256 {sweep.weights_sha256}.",
+    ]
+
+
+def _protocol_of_similarity(sweep: Sweep, size: str, on_corpus: str) -> list[str]:
     searched = (
         "every combination of layers"
         if sweep.exhaustive
         else "every single layer, every two, and extensions of the best (beam search)"
     )
-    times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in sweep.seconds.items())
     return [
-        f"Scored: {searched}; {sweep.pooling} pooling, {sweep.width} dimensions, at most {sweep.max_seq_length} "
-        f"tokens; {sweep.sentences:,} sentences of {', '.join(sweep.tasks)}. Spearman's correlation of cosines with "
-        "people's scores, times 100: mean over the sub-datasets of a task, then over the tasks.",
-        "Task: whitened in full on each task's own sentences (WhiteningBERT's setting). Corpus: whitened softly, with "
-        f"shrinkage {SOFT_WEIGHT:g}, on {sweep.corpus_sentences:,} sentences of {sweep.corpus}; for single layers, "
-        "pairs and the best combinations.",
-        f"Time: {times}. Weights: SHA-256 {sweep.weights_sha256}.",
+        f"Scored: {searched}; {size}; {sweep.sentences:,} sentences of {', '.join(sweep.tasks)}. Spearman's "
+        "correlation of cosines with people's scores, times 100: mean over the sub-datasets of a task, then over the "
+        "tasks.",
+        f"Task: whitened in full on each task's own sentences (WhiteningBERT's setting). Corpus: {on_corpus}; for "
+        "single layers, pairs and the best combinations.",
+    ]
+
+
+def _protocol_of_search(sweep: Sweep, size: str, on_corpus: str) -> list[str]:
+    more = " and the best of similarity" if sweep.tasks else ""
+    return [
+        f"Searched: every single layer, every two{more}; {size}; {', '.join(sweep.collections)}. nDCG@10 by "
+        f"{'cosine' if sweep.by_cosine else 'dot product'}, times 100: mean over the collections. Not whitened, and "
+        f"{on_corpus}.",
     ]
 
 
@@ -196,104 +206,3 @@ def _how(score: Score) -> str:
 def _speed(blocks: int, whole: int) -> str:
     """Return how much faster a network is with some of its blocks."""
     return f"{blocks / whole:.1f} ×" if whole else "no block"
-
-
-def pairs_table(sweep: Sweep, kind: Whitened) -> Float64Array:
-    """Return the averages of every pair of layers, single layers on the diagonal, [layers, layers]; NaN for none."""
-    table = np.full((len(sweep.layers), len(sweep.layers)), np.nan)
-    for score in sweep.of(kind):
-        if len(score.layers) <= 2:
-            first, second = (sweep.layers.index(layer) for layer in (score.layers[0], score.layers[-1]))
-            table[first, second] = table[second, first] = average(score)
-    return table
-
-
-def figures(sweep: Sweep) -> dict[str, Figure]:
-    """Draw single layers, pairs of layers, and the best combination of each size; return them by caption."""
-    return {
-        "Every layer alone": _layers_figure(sweep),
-        "Every two layers, single layers on the diagonal": _pairs_figure(sweep),
-        "The best combination of each size": _sizes_figure(sweep),
-    }
-
-
-def _layers_figure(sweep: Sweep) -> Figure:
-    """Plot the average of every single layer."""
-    figure, axes = _lines("layer (0: embeddings)", "Every layer alone")
-    for kind, name in NAMES.items():
-        scores = sorted(sweep.of(kind, 1), key=lambda score: score.layers)
-        _plot(axes, [(score.layers[0], average(score)) for score in scores], name, _COLOURS[kind])
-    axes.set_xticks(sweep.layers)
-    return figure
-
-
-def _sizes_figure(sweep: Sweep) -> Figure:
-    """Plot the best combination of each size, with the layers of the best of all sizes."""
-    how = "" if sweep.exhaustive else ", as a beam search found them"
-    figure, axes = _lines("number of layers averaged", f"The best combinations{how}")
-    for kind, name in NAMES.items():
-        sizes = {len(score.layers) for score in sweep.of(kind)}
-        scores = [max(sweep.of(kind, size), key=average) for size in sorted(sizes)]
-        places = [(len(score.layers), average(score)) for score in scores]
-        top = max(scores, key=average, default=None)
-        _plot(axes, places, f"{name}: best {text_of(top.layers)}" if top else name, _COLOURS[kind])
-    axes.set_xticks(range(1, len(sweep.layers) + 1))
-    return figure
-
-
-def _pairs_figure(sweep: Sweep) -> Figure:
-    """Draw a map of all pairs for each whitening, each with its own scale; single layers are on the diagonal."""
-    side = max(3.4, 0.42 * len(sweep.layers) + 1.2)
-    figure = Figure(figsize=(side + 0.9, (side + 0.2) * len(NAMES)), dpi=150, layout="constrained")
-    for axes, (kind, name) in zip(figure.subplots(len(NAMES)), NAMES.items(), strict=True):
-        _draw_map(figure, axes, pairs_table(sweep, kind), sweep.layers, name)
-    return figure
-
-
-def _draw_map(figure: Figure, axes: Any, table: Float64Array, layers: tuple[int, ...], title: str) -> None:
-    axes.set_xticks(range(len(table)), layers)
-    axes.set_yticks(range(len(table)), layers)
-    axes.tick_params(length=0, labelsize=8)
-    axes.spines[:].set_visible(False)
-    axes.set_title(title, fontsize=9, color=_INK, loc="left")
-    axes.set_xlabel("layer", fontsize=9, color=_INK)
-    axes.set_ylabel("layer", fontsize=9, color=_INK)
-    if not np.isfinite(table).any():
-        axes.set_xlim(-0.5, len(table) - 0.5)
-        axes.set_ylim(-0.5, len(table) - 0.5)
-        axes.text(0.5, 0.5, "no pair has a score", transform=axes.transAxes, ha="center", fontsize=8, color=_INK)
-        return
-    image = axes.imshow(table, cmap="viridis", origin="lower")
-    figure.colorbar(image, ax=axes, shrink=0.8).ax.tick_params(labelsize=8)
-    middle = (np.nanmin(table) + np.nanmax(table)) / 2
-    for row, column in np.argwhere(np.isfinite(table)):
-        value = table[row, column]
-        colour = "white" if value < middle else _INK
-        axes.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=6, color=colour)
-
-
-def _lines(x: str, title: str) -> tuple[Figure, Any]:
-    """Return a figure with one pair of axes."""
-    figure = Figure(figsize=(7.2, 4.3), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
-    axes.grid(True, color="#e5e5ea", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel(x, fontsize=9, color=_INK)
-    axes.set_ylabel(_QUALITY, fontsize=9, color=_INK)
-    axes.set_title(title, fontsize=10, color=_INK, loc="left")
-    axes.tick_params(labelsize=8)
-    return figure, axes
-
-
-def _plot(axes: Any, places: list[tuple[int, float]], name: str, colour: str) -> None:
-    """Add a line and its entry in the legend, unless there is nothing to draw."""
-    if places:
-        axes.plot(*zip(*places, strict=True), color=colour, marker="o", markersize=4, label=name)
-        axes.legend(frameon=False, fontsize=7, ncols=2)
-
-
-def _png(figure: Figure) -> bytes:
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", metadata={"Software": "whiten"})
-    return stream.getvalue()

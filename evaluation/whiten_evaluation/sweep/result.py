@@ -69,6 +69,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     """The best combination up to each highest layer, the best of all first."""
     collections: tuple[str, ...]
     """Names of the collections that were searched."""
+    by_cosine: bool
+    """Whether the search compared vectors by cosine, or else by dot product."""
     searches: tuple[SearchScore, ...]
     """Scores of single layers, of pairs, and of the best of similarity, in search."""
     seconds: dict[str, float]

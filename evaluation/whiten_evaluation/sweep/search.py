@@ -177,6 +177,7 @@ def score_search(
     corpus: LayerVectors,
     collections: Sequence[Collection],
     more: set[Combination],
+    by_cosine: bool,
     report: Reporter,
 ) -> tuple[SearchScore, ...]:
     """Score every layer, every two, and some more combinations, whitened on a corpus and not."""
@@ -193,7 +194,7 @@ def score_search(
                 places = [layers.index(layer) for layer in combination]
                 pair = (queries[places].sum(axis=0), documents[places].sum(axis=0))
                 for whitened, (asked, searched) in _maps(pair, fitted, combination):
-                    nearby = nearest(asked, [searched], _WHOLE)[0]
+                    nearby = nearest(asked, [searched], _WHOLE, by_cosine)[0]
                     score = float(measured(collection, nearby)[MEASURES[0]].mean())
                     scores_of.setdefault((whitened, combination), []).append(score)
                 advance(1)

@@ -12,13 +12,15 @@ from whiten_evaluation.sweep.layers import embed_layers, open_graph
 from whiten_evaluation.sweep.result import Best, Score, Sweep
 from whiten_evaluation.sweep.search import Search, score_search, texts_of
 from whiten_evaluation.tasks.sts_files import StsData
+from whiten_export.proof.reference import Composition
 from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.model import resolve_layers
 from whiten_export.sources.opening import choose_max_seq_length, open_model
+from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.collections import Collection
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, builtin_sentences
-from whiten_runtime.inference.options import Prompts
+from whiten_runtime.inference.options import Prompts, searched_by_cosine
 from whiten_runtime.ort.processor import default_threads
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -46,11 +48,13 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
     if checkpoint.kind == "words":
         raise UsageError(f"'{plan.model}' is word vectors, which have one layer; nothing to sweep over")
     model = open_model(checkpoint, plan.trust_remote_code)
-    depth, width = model.record.num_hidden_layers, model.record.hidden_size
+    depth = model.record.num_hidden_layers
     layers = resolve_layers(plan.layers or model.layers, depth, model.layers)
     if len(layers) < 2:
         raise UsageError(f"'{plan.model}' was left with layer {layers[0]} alone; a sweep needs two or more")
+    width = Composition(layers, checkpoint.pooling).pooled_width(model.record.hidden_size)
     length = choose_max_seq_length(model, None)
+    by_cosine = not plan.collections or _by_cosine(plan.model, model.draft)
     for task in plan.data.tasks:
         try:
             check_sample_count(len(task.texts), width, WhiteningSpec())
@@ -78,7 +82,7 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
             best = search.best()
     with _timed(seconds, "search"):
         more = {row.score.layers for row in best[:1]}
-        searches = score_search(vectors, fitted, plan.collections, more, report) if plan.collections else ()
+        searches = score_search(vectors, fitted, plan.collections, more, by_cosine, report) if plan.collections else ()
     return Sweep(
         model=checkpoint.name,
         checkpoint=model.record.checkpoint,
@@ -97,9 +101,18 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
         scores=scores,
         best=best,
         collections=tuple(collection.name for collection in plan.collections),
+        by_cosine=by_cosine,
         searches=searches,
         seconds=seconds,
     )
+
+
+def _by_cosine(model: str, draft: Manifest) -> bool:
+    """Return whether a search with the model's vectors compares them by cosine, or else by dot product."""
+    try:
+        return searched_by_cosine(draft.similarity_fn_name, draft.normalize)
+    except UsageError as error:
+        raise UsageError(f"'{model}' {error}; leave the collections out of --data") from None
 
 
 def corpus_sentences(width: int) -> tuple[str, ...]:

@@ -90,18 +90,6 @@ class StsData:
             yield f"{name} is {part}: no file of it{what} was found"
 
 
-def parse_tasks(text: str | None) -> tuple[str, ...]:
-    """Parse names of tasks such as "stsb,sts12"; None means all seven. Case, - and _ do not matter."""
-    if text is None:
-        return tuple(SUBSETS)
-    known = {_plain(name): name for name in SUBSETS}
-    chosen = [_plain(part) for part in text.split(",")]
-    for part in chosen:
-        if part not in known:
-            raise UsageError(f"task '{part}' is unknown; wanted some of {','.join(SUBSETS)}")
-    return tuple(name for plain, name in known.items() if plain in chosen)
-
-
 def read_sts(directory: Path, names: Sequence[str] = tuple(SUBSETS), required: bool = True) -> StsData:
     """Read test sets from a directory and its subdirectories.
 
@@ -136,10 +124,6 @@ def read_sts(directory: Path, names: Sequence[str] = tuple(SUBSETS), required: b
 def files_below(directory: Path) -> Iterator[Path]:
     """Yield all files outside hidden folders, shallow ones first, in an order independent of the file system."""
     yield from sorted(folders.files_below(directory, (".",)), key=lambda path: (len(path.parts), str(path)))
-
-
-def _plain(name: str) -> str:
-    return name.strip().lower().replace("-", "").replace("_", "")
 
 
 def _find(task: str, subset: str, files: Iterable[Path]) -> Path | None:

@@ -73,13 +73,9 @@ def align_with(
     """Turn a map onto that of a bundle, and report how well vectors of the bundle are found again."""
     old, new = aligned_to.map, align(fitted, aligned_to.map.mean, aligned_to.map.weight, statistics.moments)
     rows = statistics.sample.vectors.astype(np.float64)
-    measured = fidelity(old(rows), new(rows))
-    record = AlignmentRecord(
-        space=space_of(aligned_to.manifest),
-        median_cosine=measured.median_cosine,
-        self_recall=measured.self_recall,
-        sentences=measured.sentences,
-    )
+    median, recall = fidelity(old(rows), new(rows))
+    space = space_of(aligned_to.manifest)
+    record = AlignmentRecord(space=space, median_cosine=median, self_recall=recall, sentences=len(rows))
     said = f"stored vectors of {aligned_to.path} compared with new ones: {record.description}"
     if record.due:
         report.warn(f"{said}; compute the stored vectors again soon")
@@ -97,23 +93,8 @@ _EQUAL = 1e-9
 _ROWS_PER_BLOCK = 1024
 
 
-@dataclass(frozen=True)
-class Fidelity:
-    """Measures how well vectors of a new map find those of an old one."""
-
-    median_cosine: float  # median cosine of a text's vectors under both maps
-    # share of texts whose new vector is nearest, by cosine, to their own old vector among all old ones
-    self_recall: float
-    sentences: int  # number of texts that this was measured on
-
-
 def align(fitted: WhiteningMap, mean: Float64Array, weight: Float64Array, moments: Moments) -> WhiteningMap:
     """Rotate a map, y = (x - mean) W R, onto an old one of `mean` [d] and `weight` [d, k], on vectors of `moments`."""
-    if weight.shape != fitted.weight.shape:
-        raise UsageError(
-            f"the old map goes from {weight.shape[0]} to {weight.shape[1]} dimensions, the new one from "
-            f"{fitted.weight.shape[0]} to {fitted.weight.shape[1]}; wanted the same"
-        )
     width = weight.shape[1]
     if moments.n < LEAST_RATIO * width:
         raise UsageError(
@@ -125,14 +106,16 @@ def align(fitted: WhiteningMap, mean: Float64Array, weight: Float64Array, moment
     return replace(fitted, weight=np.ascontiguousarray(fitted.weight @ (left @ right)))
 
 
-def fidelity(old: NDArray[np.floating], new: NDArray[np.floating]) -> Fidelity:
-    """Measure how well the new vectors of texts find their old vectors, both [n, k]."""
-    if len(old) < 2:
-        raise UsageError(f"{len(old)} texts cannot show whether vectors are found again; give 2 or more")
+def fidelity(old: NDArray[np.floating], new: NDArray[np.floating]) -> tuple[float, float]:
+    """Measure how well the new vectors of texts find their old vectors, both [n, k].
+
+    Returns the median cosine of a text's two vectors, and the share of the texts whose new vector is nearest, by
+    cosine, to their own old vector among all old ones.
+    """
     stored, asked = (unit(rows) for rows in (old, new))
     recalled = 0
     for start in range(0, len(asked), _ROWS_PER_BLOCK):
         similarities = asked[start : start + _ROWS_PER_BLOCK] @ stored.T
         own = similarities[np.arange(len(similarities)), np.arange(start, start + len(similarities))]
         recalled += int((own >= similarities.max(axis=1) - _EQUAL).sum())
-    return Fidelity(float(np.median(cosines(stored, asked))), recalled / len(asked), len(asked))
+    return float(np.median(cosines(stored, asked))), recalled / len(asked)

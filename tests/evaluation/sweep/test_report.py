@@ -19,7 +19,8 @@ from whiten_whitening.choosing import SOFT_WEIGHT
 
 pytest.importorskip("matplotlib", reason="needs the extra test-all")
 
-from whiten_evaluation.sweep.report import best_table, html, pairs_table, protocol, scores_csv, search_table, summary
+from whiten_evaluation.sweep.figures import pairs_table
+from whiten_evaluation.sweep.report import best_table, html, protocol, scores_csv, search_table, summary
 
 
 def score(layers: tuple[int, ...], value: float | None, kind: Whitened = "none") -> Score:
@@ -58,6 +59,7 @@ def made(
             Best(score=row, interval=Interval(60.0, 70.0), difference=Interval(high - 3, high)) for row, high in best
         ),
         collections=("cranfield",) if searches else (),
+        by_cosine=True,
         searches=searches,
         seconds={"embed": 1.0},
     )
@@ -145,8 +147,9 @@ def test_the_protocol_states_the_whitenings_that_are_computed(monkeypatch: pytes
     task = Task("STS-B", (Subset("sts-b", texts[:20], texts[20:], random.normal(size=20), Path()),))
     Search(vectors, vectors, (task,), 1, Reporter()).run()
     assert weights == [0, SOFT_WEIGHT]  # on the task's sentences, and on the corpus
-    score_search(vectors, vectors, (), set(), Reporter())
+    score_search(vectors, vectors, (), set(), True, Reporter())
     assert weights[2:] == [SOFT_WEIGHT]
     text = " ".join(protocol(made(exhaustive=True)))
+    assert "Searched" not in text
     assert "Task: whitened in full on each task's own sentences (WhiteningBERT's setting)." in text
     assert f"Corpus: whitened softly, with shrinkage {SOFT_WEIGHT:g}, on 320 sentences of builtin:made;" in text

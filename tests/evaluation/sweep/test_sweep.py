@@ -204,21 +204,55 @@ def test_word_vectors_are_refused(run: Callable[..., Result], tmp_path: Path) ->
     assert "is word vectors, which have one layer" in result.stderr
 
 
+def write_collection(folder: Path) -> None:
+    """Write a collection in BEIR's layout whose queries are the first thirds of documents."""
+    (folder / "qrels").mkdir(parents=True)
+    texts = sentences(60)
+    beginnings = [text[: len(text) // 3] for text in texts[:20]]
+    for name, rows in (("corpus", texts), ("queries", beginnings)):
+        lines = [json.dumps({"_id": f"{name[0]}{n:02}", "text": text}) for n, text in enumerate(rows)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    judged = ["query-id\tcorpus-id\tscore", *(f"q{n:02}\tc{n:02}\t1" for n in range(20))]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(judged) + "\n", "utf-8")
+
+
+def test_search_compares_as_the_models_authors_do(run: Callable[..., Result], tmp_path: Path) -> None:
+    """With poolings that are concatenated, and with dot products."""
+    pytest.importorskip("pytrec_eval")
+    write_collection(tmp_path / "a<b>")
+    model = save([transformer("bert"), Pooling(SIZE, ("mean", "max"))], tmp_path / "model", similarity_fn_name="dot")
+    result = run("--data", tmp_path, "--json", model=model)
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)["sweep"]
+    assert document["width"] == 2 * SIZE
+    scores = {(s["whitened"], tuple(s["layers"])): s["average"] for s in document["searches"]}
+    ok("export", model, "--layers", "1,2", "--whitening", "none", "--out", tmp_path / "bundle")
+    answer = ok("eval", "retrieval", tmp_path / "bundle", "--data", tmp_path / "a<b>", "--json")
+    (same,) = json.loads(answer.stdout)["collections"][0]["scores"]
+    assert scores[False, (1, 2)] == pytest.approx(same["measures"]["nDCG@10"], abs=0.01)
+    html = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert "<th>a&lt;b&gt;</th>" in html
+    assert "nDCG@10 by dot product, times 100" in html
+    assert "Spearman" not in html  # of no task
+
+
+@pytest.mark.parametrize("similarity", ["euclidean", "manhattan"])
+def test_search_by_other_distances_is_refused(run: Callable[..., Result], tmp_path: Path, similarity: str) -> None:
+    pytest.importorskip("pytrec_eval")
+    write_collection(tmp_path / "found")
+    model = save([transformer("bert"), Pooling(SIZE, "mean")], tmp_path / "model", similarity_fn_name=similarity)
+    result = run("--data", tmp_path / "found", model=model)
+    assert result.exit_code == 2
+    assert f"compares vectors by {similarity}; search is scored by cosine or dot product" in result.stderr
+
+
 def test_search_is_scored_as_by_the_bundles_of_the_layers(
     run: Callable[..., Result], checkpoint: Callable[[str], Path], data_folder: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("pytrec_eval")
     data = tmp_path / "both"
     shutil.copytree(data_folder, data)
-    (data / "found" / "qrels").mkdir(parents=True)
-    texts = sentences(60)
-    half = [text[: len(text) // 3] for text in texts]
-    for name, rows in (("corpus", texts), ("queries", half[:20])):
-        lines = [json.dumps({"_id": f"{name[0]}{n:02}", "text": text}) for n, text in enumerate(rows)]
-        (data / "found" / f"{name}.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
-    judged = ["query-id\tcorpus-id\tscore", *(f"q{n:02}\tc{n:02}\t1" for n in range(20))]
-    (data / "found" / "qrels" / "test.tsv").write_text("\n".join(judged) + "\n", "utf-8")
-
+    write_collection(data / "found")
     result = run("--data", data, "--json")
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)["sweep"]

@@ -189,8 +189,8 @@ def test_missing_directory_is_refused(tmp_path: Path) -> None:
         read_tasks(tmp_path / "none", ["MR"])
 
 
-def test_the_public_files_have_the_published_sizes(shared_data: Path) -> None:
-    found, _ = read_tasks(shared_data, get_args(TaskName))
+def test_the_public_files_have_the_published_sizes(public_data: Path) -> None:
+    found, _ = read_tasks(public_data, get_args(TaskName))
     sizes = {
         task.name: tuple(len(split.labels) if split else 0 for split in (task.train, task.dev, task.test))
         for task in found

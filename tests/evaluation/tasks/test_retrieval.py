@@ -316,9 +316,9 @@ def test_the_command_refuses(tiny_bundle: Path, folder: Callable[..., Path], opt
 
 
 @pytest.mark.slow
-def test_a_real_checkpoint_finds_what_others_found(shared_data: Path, tmp_path: Path) -> None:
+def test_a_real_checkpoint_finds_what_others_found(public_data: Path, tmp_path: Path) -> None:
     pytest.importorskip("pytrec_eval")
-    data = shared_data / "retrieval" / "cranfield"
+    data = public_data / "retrieval" / "cranfield"
     ok("export", "minilm", "--out", tmp_path / "minilm")
     result = ok("eval", "retrieval", tmp_path / "minilm", "--data", data, "--json")
     (score,) = json.loads(result.stdout)["collections"][0]["scores"]

@@ -8,7 +8,8 @@ import pytest
 
 from support.sts import Rows, rows, write_paper_layout
 from whiten import DataError, UsageError, WhitenError
-from whiten_evaluation.tasks.sts_files import SUBSETS, parse_tasks, read_sts
+from whiten_evaluation.commands.options import parse_tasks
+from whiten_evaluation.tasks.sts_files import SUBSETS, read_sts
 
 PAIRS = rows(12, 1)
 
@@ -105,9 +106,9 @@ def test_absent_and_incomplete_tasks_are_reported(tmp_path: Path) -> None:
 
 
 def test_unknown_tasks_and_empty_directories_are_refused(tmp_path: Path) -> None:
-    assert parse_tasks("sts12, stsb,SICK_R") == ("STS-B", "SICK-R", "STS12")
+    assert parse_tasks("sts12, stsb,SICK_R", SUBSETS) == ("STS-B", "SICK-R", "STS12")
     with pytest.raises(UsageError, match="task 'sts17' is unknown; wanted some of STS-B"):
-        parse_tasks("sts17")
+        parse_tasks("sts17", SUBSETS)
     with pytest.raises(UsageError, match="holds no complete task"):
         read_sts(tmp_path)
     with pytest.raises(UsageError, match="is not a directory"):
@@ -176,8 +177,8 @@ def test_malformed_semeval_files_are_refused(tmp_path: Path, sentences: str, sco
         read_sts(tmp_path, ("STS13",))
 
 
-def test_shared_files_have_the_published_numbers_of_pairs(shared_data: Path) -> None:
-    data = read_sts(shared_data)
+def test_public_files_have_the_published_numbers_of_pairs(public_data: Path) -> None:
+    data = read_sts(public_data)
     assert {task.name: sum(len(subset.scores) for subset in task.subsets) for task in data.tasks} == {
         "STS-B": 1379,
         "SICK-R": 4927,

@@ -49,25 +49,18 @@ def test_fidelity_tells_aligned_from_unaligned() -> None:
     turned = align(new, old.mean, old.weight, MOMENTS)
     stored = (VECTORS - old.mean) @ old.weight
     before, after = (fidelity(stored, (VECTORS - fitted.mean) @ fitted.weight) for fitted in (new, turned))
-    assert after.median_cosine > 0.7 > before.median_cosine
-    assert after.self_recall > 0.9 > before.self_recall
-    assert after.sentences == 4000
-    same = fidelity(stored, stored)
-    assert (same.median_cosine, same.self_recall) == (pytest.approx(1), 1.0)
-    assert fidelity(stored, np.random.default_rng(0).normal(size=stored.shape)).self_recall < 0.05
+    assert after[0] > 0.7 > before[0]
+    assert after[1] > 0.9 > before[1]
+    assert fidelity(stored, stored) == (pytest.approx(1), 1.0)
+    assert fidelity(stored, np.random.default_rng(0).normal(size=stored.shape))[1] < 0.05
 
 
 def test_a_text_that_occurs_twice_finds_itself() -> None:
     twice = np.concatenate([VECTORS[:50], VECTORS[:50]])
-    assert fidelity(twice, twice).self_recall == 1
+    assert fidelity(twice, twice)[1] == 1
 
 
-def test_maps_that_cannot_be_aligned_are_refused() -> None:
-    old, new = fit_map(MOMENTS, WhiteningSpec(dimension=4)), fit_map(MOMENTS)
-    with pytest.raises(UsageError, match="from 16 to 4 dimensions, the new one from 16 to 16"):
-        align(new, old.mean, old.weight, MOMENTS)
-    few = Moments.of(VECTORS[:20])
+def test_too_few_sentences_are_refused() -> None:
+    new, few = fit_map(MOMENTS), Moments.of(VECTORS[:20])
     with pytest.raises(UsageError, match="20 sentences cannot align 16 dimensions; give 32 or more"):
         align(new, new.mean, new.weight, few)
-    with pytest.raises(UsageError, match="1 texts"):
-        fidelity(VECTORS[:1], VECTORS[:1])

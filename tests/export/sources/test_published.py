@@ -284,9 +284,9 @@ def test_each_route_is_read_as_a_model_of_its_own(routes: Path) -> None:
     assert (query.route, query.static, query.normalize, query.modules) == ("query", True, True, ())
     assert [*map(str, document.modules)] == ["Dense(4 -> 3, Tanh)"]
     assert query.network != document.network
-    with pytest.raises(UsageError, match="has the routes query, document; name one with --route$"):
+    with pytest.raises(UsageError, match="has the routes query, document; export one of them with --route$"):
         read_published(routes)
-    with pytest.raises(UsageError, match="has the routes query, document; 'image' is not among them; name one"):
+    with pytest.raises(UsageError, match="has the routes query, document; 'image' is not among them; export one"):
         read_published(routes, "image")
 
 

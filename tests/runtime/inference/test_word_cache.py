@@ -105,12 +105,12 @@ def test_every_letter_between_two_words(pairs: list[tuple[OurTokenizer, Tokenize
         assert ours.tokenize(texts) == [encoding.ids for encoding in backend.encode_batch_fast(texts)]
 
 
-def test_ids_of_public_texts_are_those_of_the_tokenizer(shared_data: Path, minilm_checkpoint: Path) -> None:
+def test_ids_of_public_texts_are_those_of_the_tokenizer(public_data: Path, minilm_checkpoint: Path) -> None:
     path = minilm_checkpoint / "tokenizer.json"
     ours, backend = OurTokenizer(path, 256), Tokenizer.from_file(str(path))
     backend.no_padding()
     backend.no_truncation()
-    files = sorted(file for file in shared_data.rglob("*") if file.is_file() and file.suffix != ".md")
+    files = sorted(file for file in public_data.rglob("*") if file.is_file() and file.suffix != ".md")
     texts = [line for file in files for line in file.read_text("utf-8", "replace").splitlines()[:600]]
     assert len(texts) > 10_000
     want = [encoding.ids for encoding in backend.encode_batch_fast(texts)]

@@ -185,7 +185,7 @@ def _route(root: Path, folder: Path, route: str | None) -> tuple[str, list[_Step
     chosen = route if route is not None or len(routes) != 1 else next(iter(routes))
     if chosen is None or chosen not in routes:
         asked = "" if chosen is None else f"; '{chosen}' is not among them"
-        raise UsageError(f"'{root}' has the routes {', '.join(routes)}{asked}; name one with --route")
+        raise UsageError(f"'{root}' has the routes {', '.join(routes)}{asked}; export one of them with --route")
     return chosen, [_step(folder, kind, module, path) for kind, module in routes[chosen]]
 
 
