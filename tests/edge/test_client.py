@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 Bundles = Callable[[str], Path]
 OTHER_IDS = ("𠀀", "Σ")
 """Parts of texts of which @huggingface/tokenizers 0.2 makes other ids: beyond the basic plane, and final sigma."""
-TEXTS = [*sentences(40), *NASTY, "long " * 400, "lone \ud800 surrogate \udc00 here"]
+TEXTS = [*sentences(40), *NASTY, "long " * 400, "lone \ud800 surrogate \udc00 here", "😀" * 11_000 + " the fox runs"]
 COMPOSED = (
     unicodedata.normalize("NFD", "한국어 문장, école, Ünïcödé Å"),
     "ｶﾞｷﾞ half-width ｶﾅ",

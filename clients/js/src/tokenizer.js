@@ -13,6 +13,13 @@ function correct(step, described) {
   if (described?.type === 'WhitespaceSplit') step.pre_tokenize_text = (text) => text.match(/\P{White_Space}+/gu) ?? [];
 }
 
+/** Return the first characters of a text, or the last: code points, as Python counts them. */
+function part(text, count, last) {
+  if (text.length <= count) return text;
+  const points = [...(last ? text.slice(-2 * count) : text.slice(0, 2 * count))]; // of which each is one unit, or two
+  return (last ? points.slice(-count) : points.slice(0, count)).join('');
+}
+
 export class Tokenizer {
   /** Take the content of tokenizer.json, and the bundle's manifest. */
   constructor(json, { max_seq_length: most, truncation_side: side }) {
@@ -48,7 +55,7 @@ export class Tokenizer {
   encode(texts, prompted, truncate) {
     const characters = TOKEN_CHARACTERS * this.most;
     return texts.map((text, index) => {
-      const short = this.left ? text.slice(-characters) : text.slice(0, characters);
+      const short = part(text, characters, this.left);
       const ids = this.tokenize(prompted(short));
       if (!truncate && (short !== text || ids.length > this.most)) {
         throw new UsageError(`texts[${index}] has ${ids.length} tokens or more, but the bundle takes ${this.most}; shorten it, or pass truncate: true to cut it`);
