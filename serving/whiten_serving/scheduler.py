@@ -14,14 +14,7 @@ from whiten_runtime.inference.engine import Engine
 from whiten_serving.admission import Limits
 from whiten_serving.outcomes import Outcomes
 from whiten_serving.queue import Queue
-from whiten_serving.requests import (
-    Batch,
-    BatcherStats,
-    ModelStats,
-    OverloadedError,
-    Request,
-    TooManyTokensError,
-)
+from whiten_serving.requests import Batch, BatcherStats, ModelStats, OverloadedError, Request, TooManyTokensError
 
 _log = logging.getLogger("whiten.serving")
 _INLINE_SECONDS = 0.003

@@ -1,22 +1,16 @@
 """Open a bundle as a `SentenceTransformer`, with sentence-transformers 5.5 or newer: `load`."""
 
 import inspect
-import json
-import shutil
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-import msgspec
-
 from whiten.integrations import open_encoder
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, parse_manifest
-from whiten_runtime.bundle.space import with_space
+from whiten.integrations.saved_copy import LENGTH, LENGTH_FILE, prompts_of, save_copy, saved_length
 from whiten_runtime.errors import BundleError, NoVectorError, UsageError, checked_texts, needing_package, whole_number
-from whiten_runtime.files.replacing import replace_file, replacing
 from whiten_runtime.inference.engine import TokenizedTexts
-from whiten_runtime.inference.options import EncodeOptions, Prompts, check_route
+from whiten_runtime.inference.options import EncodeOptions, check_route
 from whiten_runtime.inference.vectors import as_tensors
 from whiten_runtime.opened.encoder import Encoder
 from whiten_runtime.opened.model import embedder_of
@@ -27,11 +21,6 @@ with needing_package("sentence-transformers>=5.5"):
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import InputModule
     from transformers import PreTrainedTokenizerFast
-
-_LENGTH_FILE = "sentence_bert_config.json"
-_LENGTH = "max_seq_length"
-_WRITTEN_BEFORE = "config_sentence_transformers.json"
-"""File of the model as a whole, which sentence-transformers writes before it saves the modules."""
 
 
 def load(encoder: Encoder | str | Path, *, truncate_dim: int | None = None) -> "BundleTransformer":
@@ -52,13 +41,13 @@ def load(encoder: Encoder | str | Path, *, truncate_dim: int | None = None) -> "
         MissingPackageError: sentence-transformers is not installed; raised where this module is imported.
     """
     opened = open_encoder(encoder)
-    module = BundleModule(opened, _saved_length(opened.path))
+    module = BundleModule(opened, saved_length(opened.path))
     manifest = module.encoder.manifest
     _options(module.encoder, truncate_dim, prompt="")
     return BundleTransformer(
         modules=[module],
         device="cpu",
-        prompts=_prompts(manifest),
+        prompts=prompts_of(manifest),
         default_prompt_name=manifest.default_prompt_name,
         similarity_fn_name=manifest.similarity_fn_name,
         truncate_dim=truncate_dim,
@@ -173,8 +162,8 @@ class BundleModule(InputModule):  # type: ignore[misc]
         UsageError: the bundle takes no text of that length.
     """
 
-    config_file_name = _LENGTH_FILE
-    config_keys = [_LENGTH]  # noqa: RUF012 (the name and type are those of sentence-transformers)
+    config_file_name = LENGTH_FILE
+    config_keys = [LENGTH]  # noqa: RUF012 (the name and type are those of sentence-transformers)
     save_in_root = True
 
     def __init__(self, encoder: Encoder | str | Path, max_seq_length: int | None = None) -> None:
@@ -193,7 +182,7 @@ class BundleModule(InputModule):  # type: ignore[misc]
     def max_seq_length(self, value: int) -> None:
         manifest, embedder = self.encoder.manifest, embedder_of(self.encoder)
         least = sum(embedder.tokenizer.special_tokens) + 1
-        length = whole_number(_LENGTH, value, least, manifest.max_seq_length, ", the most that the bundle takes")
+        length = whole_number(LENGTH, value, least, manifest.max_seq_length, ", the most that the bundle takes")
         self._embedder = embedder.shortened(length)
 
     @property
@@ -270,16 +259,7 @@ class BundleModule(InputModule):  # type: ignore[misc]
         Raises:
             IntegrityError: the bundle was replaced since it was opened; the copy cannot be used.
         """
-        source, target = self.encoder.path, Path(output_path)
-        manifest = _with_settings(self.encoder.manifest, target)
-        for name in (*manifest.files, MANIFEST_FILE):
-            if name != _WRITTEN_BEFORE or not (target / name).exists():
-                _copy(source / name, target / name)
-        bundle_of(self.encoder).check_unchanged()
-        if manifest is not self.encoder.manifest:
-            replace_file(target / MANIFEST_FILE, manifest.to_json())
-        settings = {_LENGTH: self.max_seq_length, "do_lower_case": False}
-        replace_file(target / _LENGTH_FILE, (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode())
+        save_copy(self.encoder, self.max_seq_length, Path(output_path))
 
     @classmethod
     def load(
@@ -316,7 +296,7 @@ class BundleModule(InputModule):  # type: ignore[misc]
         path = cls.load_dir_path(model_name_or_path, subfolder=subfolder, local_files_only=local, **hub)
         if path is None:
             raise BundleError(f"{model_name_or_path}: there is no bundle in it; pass a bundle's directory")
-        return cls(Encoder(path, **model_kwargs or {}), _saved_length(Path(path)))
+        return cls(Encoder(path, **model_kwargs or {}), saved_length(Path(path)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.encoder, self.max_seq_length)
@@ -327,52 +307,3 @@ def _options(encoder: Encoder, width: int | None, **arguments: Any) -> EncodeOpt
     if isinstance(width, int) and width > encoder.dimension:
         width = None
     return encode_options(encoder, truncate_dim=width, **arguments)
-
-
-def _prompts(manifest: Manifest) -> dict[str, str]:
-    """Return the prompts, with those of queries and documents, which sentence-transformers looks up by these names."""
-    prompts = Prompts.of(manifest)
-    return {**prompts.texts, "query": prompts.for_task("query"), "document": prompts.for_task("document")}
-
-
-def _with_settings(manifest: Manifest, folder: Path) -> Manifest:
-    """Return a manifest with the prompts and the similarity that sentence-transformers has saved in a folder.
-
-    Raises:
-        BundleError: the bundle cannot have them.
-    """
-    path = folder / _WRITTEN_BEFORE
-    saved = json.loads(path.read_bytes()) if path.is_file() else {}
-    changes: dict[str, Any] = {}
-    if saved.get("prompts", _prompts(manifest)) != _prompts(manifest):
-        changes["prompts"] = saved["prompts"]
-    for name in ("default_prompt_name", "similarity_fn_name"):
-        if name in saved and saved[name] != getattr(manifest, name):
-            changes[name] = saved[name]
-    if not changes:
-        return manifest
-    changed = msgspec.structs.replace(manifest, **changes)
-    if changes.keys() != {"similarity_fn_name"}:
-        changed = with_space(changed)
-    return parse_manifest(changed.to_json(), folder / MANIFEST_FILE)
-
-
-def _saved_length(bundle: Path) -> int | None:
-    """Return the maximum length with which the model was saved; None for the bundle's own."""
-    path = bundle / _LENGTH_FILE
-    if not path.is_file():
-        return None
-    try:
-        length = json.loads(path.read_bytes()).get(_LENGTH)
-    except (ValueError, AttributeError, RecursionError):
-        raise BundleError(f"{path}: is no object of JSON; copy the bundle again, or delete the file") from None
-    return None if length is None else whole_number(f"{path}: {_LENGTH}", length, 1)
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy a file under a temporary name, so that a process that has mapped an earlier one keeps it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.exists() and target.samefile(source):
-        return
-    with source.open("rb") as original, replacing(target) as copy:
-        shutil.copyfileobj(original, copy)

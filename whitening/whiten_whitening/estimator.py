@@ -52,14 +52,6 @@ class Whitening:
             covariance estimators; they are computed from moments, exactly.
 
     Attributes:
-        mean_: mean of the vectors, [d], float64.
-        weight_: W, [d, k], float64.
-        eigenvalues_: eigenvalues of the covariance before shrinkage, descending, [d].
-        rank_: number of directions in which the vectors vary by more than rounding. Of vectors below float64's
-            precision, those with an eigenvalue above 1e-6 of the largest.
-        shrinkage_: weight of the shrinkage that was applied.
-        n_samples_seen_: number of vectors seen so far.
-        n_features_in_: number of dimensions, d.
         moments_: moments of the vectors, the complete state.
     """
 
@@ -176,22 +168,25 @@ class Whitening:
 
     @property
     def mean_(self) -> Float64Array:
-        """Return the mean, which is subtracted, [d]."""
+        """Return the mean of the vectors, which is subtracted, [d], float64."""
         return self._map().mean
 
     @property
     def weight_(self) -> Float64Array:
-        """Return W, [d, k]."""
+        """Return W, [d, k], float64."""
         return self._map().weight
 
     @property
     def eigenvalues_(self) -> Float64Array:
-        """Return the eigenvalues of the covariance before shrinkage, descending, [d]."""
+        """Return the eigenvalues of the covariance before shrinkage, descending, [d], float64."""
         return self._map().eigenvalues
 
     @property
     def rank_(self) -> int:
-        """Return the number of directions in which the vectors vary by more than rounding."""
+        """Return the number of directions in which the vectors vary by more than rounding.
+
+        Of vectors below float64's precision, those with an eigenvalue above 1e-6 of the largest.
+        """
         return self._map().rank
 
     @property

@@ -18,9 +18,9 @@ from whiten_runtime.reporter import Reporter
 _BASE = 600_000_000
 """Memory of a process that has imported PyTorch, transformers and onnxruntime, and of what a small network takes."""
 
-_TOKEN_BYTES, _PIECE_BYTES = 1200, 4200
-"""Memory of the tokenizers of an export, of which three are in memory, for each token; the second of Unigram's pieces,
-which are in a trie."""
+_TOKEN_BYTES, _PIECE_BYTES = 800, 2800
+"""Memory of the tokenizers of an export, of which two are in memory at the peak, for each token; the second of
+Unigram's pieces, which are in a trie."""
 
 _TABLE_SHARE = 4.0
 """Memory of an export of a table of vectors over its float32 weights."""

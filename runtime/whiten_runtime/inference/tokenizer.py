@@ -3,7 +3,7 @@
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -65,15 +65,10 @@ class WordCache:
     def _row(self, known: dict[str, Row], chunks: Iterable[str]) -> list[int]:
         return [*self._before, *chain.from_iterable(map(known.__getitem__, chunks)), *self._after]
 
-    def _find(self, known: dict[str, Row], wanted: Iterable[str]) -> dict[str, Row]:
+    def _find(self, known: dict[str, Row], wanted: Collection[str]) -> dict[str, Row]:
         """Return the ids of chunks, remembered or not."""
-        ids_of, new = {}, []
-        for chunk in wanted:
-            ids = known.get(chunk)
-            if ids is None:
-                new.append(chunk)
-            else:
-                ids_of[chunk] = ids
+        ids_of = {chunk: known[chunk] for chunk in wanted if chunk in known}
+        new = [chunk for chunk in wanted if chunk not in ids_of]
         short = encode_chunks(self._backend, [chunk for chunk in new if len(chunk) <= _LONGEST])
         self._remember(short)
         return ids_of | short | _one_by_one(self._backend, [chunk for chunk in new if len(chunk) > _LONGEST])
@@ -120,9 +115,8 @@ def encode_chunks(backend: Backend, chunks: Sequence[str]) -> dict[str, Row]:
     ids_of: dict[str, Row] = {}
     size = _CHUNKS_PER_BLOCK
     groups = [chunks[start : start + size] for start in range(0, len(chunks), size)]
-    for group, encoding in zip(
-        groups, backend.encode_batch([" ".join(group) for group in groups], add_special_tokens=False), strict=True
-    ):
+    encodings = backend.encode_batch([" ".join(group) for group in groups], add_special_tokens=False)
+    for group, encoding in zip(groups, encodings, strict=True):
         rows = _divide(group, encoding.ids, encoding.offsets)
         ids_of.update(_one_by_one(backend, group) if rows is None else zip(group, rows, strict=True))
     return ids_of

@@ -1,7 +1,9 @@
 """Test ONNX graphs that give a sentence vector besides token states, and graphs that quantise by batch."""
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -12,8 +14,12 @@ from support.checkpoints import write_json, write_modules, write_tensors
 from support.cli import ok, refused
 from support.families import LAYERS, WIDTH
 from support.onnx_folders import rename_last, save_encoder
-from whiten import Encoder
+from whiten import Encoder, Recipe, export_bundle
 from whiten_export.graph.builder import constant
+from whiten_export.pipeline import export
+from whiten_export.pipeline.prove import reference_vectors
+from whiten_export.sources.load import network, pytorch
+from whiten_export.sources.load.network import load_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -161,3 +167,29 @@ def test_graphs_that_quantise_by_batch_are_refused_before_a_corpus_is_read(
     error = refused("export", folder, "--corpus", "nowhere.txt", "--out", folder.parent / "b", code=1)
     assert f"model.onnx: quantises by batch ({name}), so a text's vector would depend on the texts beside it" in error
     assert "--precision int8" in error
+
+
+@pytest.mark.parametrize("of_onnx", [False, True], ids=["network", "onnx"])
+def test_the_tokenizer_of_transformers_is_freed_once_it_was_compared(
+    checkpoint: Callable[[str], Path], tmp_path: Path, of_onnx: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = checkpoint("xlm-roberta")
+    if of_onnx:
+        folder = save_encoder(folder, tmp_path / "onnx", (LAYERS,), rename_last)
+    opened: list[weakref.ref[Any]] = []
+    alive: list[bool] = []
+
+    def load(*arguments: Any, **options: Any) -> Any:
+        tokenizer = load_tokenizer(*arguments, **options)
+        opened.append(weakref.ref(tokenizer))
+        return tokenizer
+
+    def vectors(*arguments: Any) -> Any:
+        alive.extend(one() is not None for one in opened)
+        return reference_vectors(*arguments)
+
+    for module in (pytorch, network):
+        monkeypatch.setattr(module, "load_tokenizer", load)
+    monkeypatch.setattr(export, "reference_vectors", vectors)
+    export_bundle(Recipe(str(folder), whitening=None), tmp_path / "b")
+    assert alive == [False]

@@ -140,6 +140,9 @@ def test_merged_adapters_of_every_kind_equal_peft(
     """Adapters differ in the task that they were trained for, and in the weights that they hold."""
     adapter = save_adapter(checkpoint(base), tmp_path / "adapter", model_class, task, **options)
     assert (adapter / "adapter_model.bin").is_file() == (options.get("safe_serialization") is False)
+    assert any("its head is left out" in note for note in resolve(str(adapter)).notes) == (
+        task in ("SEQ_CLS", "TOKEN_CLS")
+    )
     merged = PyTorchModel(resolve(str(adapter)), False, "cpu").reference((LAYERS,), "last").pooled(IDS, MASK)[0]
     tensors = torch.from_numpy(IDS), torch.from_numpy(MASK)
     want = last_state(network_of(checkpoint(base), model_class, adapter), *tensors)

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from support.checkpoints import write_json, write_modules, write_tensors
-from support.cli import refused
+from support.cli import ok, refused
 from whiten_export.sources.describe.resolve import resolve
 
 RAW = ("--layers", "1", "--whitening", "none")
@@ -127,6 +127,44 @@ def test_adapters_below_a_network_are_named_as_left_out(
         put(folder, f"{name}/adapter_config.json")
     (note,) = resolve(str(folder)).notes
     assert note.startswith(f"{folder} has LoRA adapters, of which none is applied: {said}. To export")
+
+
+@pytest.mark.parametrize(
+    ("architectures", "said"),
+    [
+        (["BertForSequenceClassification"], "BertForSequenceClassification"),  # CrossEncoder of sentence-transformers
+        (["GemmaForSequenceClassification"], "GemmaForSequenceClassification"),
+        (["BertForTokenClassification"], "BertForTokenClassification"),
+        (["BertForQuestionAnswering"], "BertForQuestionAnswering"),
+        (["BertForMultipleChoice"], "BertForMultipleChoice"),
+        ("BertForSequenceClassification", "BertForSequenceClassification"),
+        *((names, None) for names in (["BertModel"], ["BertForMaskedLM"], ["BertForPreTraining"], ["BertLMHeadModel"])),
+        *((names, None) for names in (["LlamaForCausalLM"], ["T5ForConditionalGeneration"], [], None, 1, [None])),
+    ],
+)
+def test_a_network_that_was_trained_on_labels_is_warned_of(
+    checkpoint: Callable[[str], Path], tmp_path: Path, architectures: object, said: str | None
+) -> None:
+    folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "m"))
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    write_json(folder / "config.json", config | {"architectures": architectures})
+    notes = resolve(str(folder)).notes
+    assert [note.partition(",")[0] for note in notes] == ([] if said is None else [f"{folder} is a {said}"])
+    write_modules(folder, "Transformer", "Pooling")
+    (folder / "1_Pooling").mkdir()
+    write_json(
+        folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True}
+    )  # an embedding model, whatever its class, as gte-multilingual-base
+    assert resolve(str(folder)).notes == ()
+
+
+def test_a_reranker_is_warned_of_in_one_line(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "m"))
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    write_json(folder / "config.json", config | {"architectures": ["BertForSequenceClassification"]})
+    warnings = [line for line in ok("export", folder, "--plan").stderr.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f"warning: {folder} is a BertForSequenceClassification, such as a reranker")
 
 
 def test_a_tokenizer_whose_texts_have_several_types_is_refused(

@@ -22,8 +22,9 @@ from support.published import save, transformer
 from whiten import WhitenError
 from whiten_export.proof.gate import Case
 from whiten_export.sources.describe.resolve import resolve
+from whiten_export.sources.load.config import plain_attention
 from whiten_export.sources.load.network import load_config, load_network
-from whiten_export.sources.load.sentence_transformers import _attention, encode_published
+from whiten_export.sources.load.sentence_transformers import encode_published
 from whiten_export.sources.load.weights import check_numbers
 
 DISTANCES = "encoder.layer.0.attention.self.distance_embedding.weight"
@@ -213,7 +214,7 @@ def test_other_folders_are_loaded_as_they_were(plain: Path, tmp_path: Path, chan
     folder = Path(shutil.copytree(plain, tmp_path / "copy"))
     content = json.loads((folder / SETTINGS).read_text("utf-8"))
     write_json(folder / SETTINGS, content | changes)
-    assert _attention(resolve(str(folder))) == {}
+    assert plain_attention(resolve(str(folder))) == {}
 
 
 class Allocations(TorchDispatchMode):

@@ -1,14 +1,17 @@
 """Say why a name or a folder is no model, and what an export leaves out of one that is."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.files import (
     ADAPTER_CONFIG,
     INDEX,
     NETWORK_WEIGHTS,
     ONNX_PLACES,
     WORD_FILES,
+    read_settings,
     tensor_names,
 )
 from whiten_export.sources.describe.hub import ADAPTERS_BELOW, HEADS
@@ -22,6 +25,9 @@ _DEEPEST = 3
 
 _MOST = 3
 """Number of folders that a message names."""
+
+_TASK = re.compile(r"\w+For(Sequence|Token)Classification|\w+For(QuestionAnswering|MultipleChoice)|(SEQ|TOKEN)_CLS")
+"""Classes of networks, and tasks of adapters, with a head that was trained on labels."""
 
 _PROJECTION = "text_projection.weight"
 
@@ -92,6 +98,25 @@ def instructor_note(name: str) -> tuple[str, ...]:
     return (
         f"the pooling of {name} includes prompts; that of an INSTRUCTOR, such as hkunlp/instructor-base, leaves them "
         'out, but its files do not say so: if it is one, write "include_prompt": false into 1_Pooling/config.json',
+    )
+
+
+def task_note(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return what an export says of a network that was trained for another task than to make vectors.
+
+    Heads of a pretraining, such as BertForMaskedLM's, are usual: many encoders that were tuned afterwards name them.
+    """
+    if checkpoint.kind not in ("transformers", "onnx") or checkpoint.sentence_similarity:
+        return ()
+    folder = checkpoint.adapter or checkpoint.directory
+    settings = read_settings(folder / (ADAPTER_CONFIG if checkpoint.adapter else "config.json"))
+    trained = _TASK.search(str([settings.get(name) for name in ("architectures", "task_type", "auto_mapping")]))
+    if trained is None:
+        return ()
+    return (
+        f"{folder} is a {trained[0]}, such as a reranker (cross-encoder) or a classifier: its head is left out, and "
+        "the vectors are of its hidden states, which were not trained to be compared; for search and similarity, "
+        "export an embedding model",
     )
 
 

@@ -26,6 +26,7 @@ from whiten_export.sources.describe.hints import (
     heads_note,
     instructor_note,
     projection_note,
+    task_note,
     unknown_error,
     weights_error,
     words_error,
@@ -67,6 +68,7 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None, wit
     else:
         checkpoint = _from_hub(model, entry, revision, remote_code, route, with_weights)
     checkpoint = _as_instructor(checkpoint)
+    checkpoint = replace(checkpoint, notes=checkpoint.notes + task_note(checkpoint))
     if with_weights:
         modules = checkpoint.published.files if checkpoint.published else ()
         checkpoint = replace(checkpoint, weights_sha256=sha256_of([*checkpoint.weights, *modules]))

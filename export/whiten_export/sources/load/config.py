@@ -1,4 +1,4 @@
-"""Say what follows from a network's config: what identifies it, its positions, and how many weights it has."""
+"""Say what follows from a network's config: what identifies it, its positions, its attention, its number of weights."""
 
 import hashlib
 import json
@@ -16,6 +16,7 @@ from transformers import dynamic_module_utils
 from whiten_export.sources.describe.checkpoint import Checkpoint
 from whiten_export.sources.describe.families import positions_before
 from whiten_export.sources.describe.files import ADAPTER_CONFIG, read_settings, split_repository
+from whiten_export.sources.describe.published import CONFIGS
 from whiten_export.sources.load.network import UNUSED, network_class, quiet
 from whiten_export.sources.model import WeightCounts
 
@@ -169,3 +170,20 @@ def count_weights(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, 
         if not UNUSED.search(name) and (stack is None or int(name.removeprefix(stack).split(".")[0]) < highest):
             exported += parameter.numel()
     return WeightCounts(total, exported)
+
+
+def plain_attention(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the argument that puts plain attention in place of a kernel that a model's files ask for, if they do."""
+    folders = {checkpoint.directory, checkpoint.adapter or checkpoint.directory}
+    files = (path for folder in folders for name in ("config.json", *CONFIGS) if (path := folder / name).is_file())
+    return {"attn_implementation": "eager"} if any(_names_kernel(read_settings(path)) for path in files) else {}
+
+
+def _names_kernel(settings: object) -> bool:
+    """Return whether settings name another attention than PyTorch's own, such as flash_attention_2, at any depth."""
+    if not isinstance(settings, dict):
+        return False
+    return any(
+        _names_kernel(value) or (name.endswith("attn_implementation") and value not in (None, "eager", "sdpa"))
+        for name, value in settings.items()
+    )

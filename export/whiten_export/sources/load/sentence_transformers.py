@@ -22,9 +22,9 @@ from whiten_export.proof.gate import Case, PublishedVectors
 from whiten_export.proof.reference import ACTIVATIONS, Dense, LayerNorm, Reference
 from whiten_export.sources.describe.checkpoint import Checkpoint, source_record
 from whiten_export.sources.describe.files import ADAPTER_CONFIG, NETWORK_WEIGHTS, module_weights, read_settings
-from whiten_export.sources.describe.published import CONFIGS, Published, Stored
+from whiten_export.sources.describe.published import Published, Stored
 from whiten_export.sources.describe.tokenizers import SourceTokenizer, missing_tokenizer, read_backend
-from whiten_export.sources.load.config import WITHOUT_UNKNOWN
+from whiten_export.sources.load.config import WITHOUT_UNKNOWN, plain_attention
 from whiten_export.sources.load.network import one_thread, quiet
 from whiten_export.sources.load.tokenizers import obey_ends
 from whiten_export.sources.load.weights import check_numbers, explaining, restore_buffers, restore_weights
@@ -153,7 +153,7 @@ def encode_published(
                 device=device,
                 trust_remote_code=trust_remote_code,
                 local_files_only=True,
-                model_kwargs={"dtype": torch.float32, "device_map": None} | _attention(checkpoint),
+                model_kwargs={"dtype": torch.float32, "device_map": None} | plain_attention(checkpoint),
             )
             model.float().eval()
             if not published.include_prompt:  # which the files of an INSTRUCTOR do not say
@@ -182,23 +182,6 @@ def encode_published(
                     "against it"
                 )
     return PublishedVectors(name, tuple(np.asarray(part, np.float64) for part in vectors))
-
-
-def _attention(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the argument that puts plain attention in place of a kernel that a model's files ask for, if they do."""
-    folders = {checkpoint.directory, checkpoint.adapter or checkpoint.directory}
-    files = (path for folder in folders for name in ("config.json", *CONFIGS) if (path := folder / name).is_file())
-    return {"attn_implementation": "eager"} if any(_names_kernel(read_settings(path)) for path in files) else {}
-
-
-def _names_kernel(settings: object) -> bool:
-    """Return whether settings name another attention than PyTorch's own, such as flash_attention_2, at any depth."""
-    if not isinstance(settings, dict):
-        return False
-    return any(
-        _names_kernel(value) or (name.endswith("attn_implementation") and value not in (None, "eager", "sdpa"))
-        for name, value in settings.items()
-    )
 
 
 @contextmanager
