@@ -1,5 +1,6 @@
 """Tracing takes seven of the eight seconds of a small export: all layers of a network are traced once a session."""
 
+import gc
 import hashlib
 import tempfile
 from collections.abc import Callable
@@ -37,6 +38,8 @@ def remembering(trace: Trace, folder: Path) -> Trace:
                 with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
                     file.write(content)
                 Path(file.name).replace(path)
+                gc.collect()
+                gc.freeze()  # collections of each export would go through what PyTorch's exporter leaves
         model = ir.from_proto(onnx.ModelProto.FromString(path.read_bytes()))
         model.graph.outputs[:] = [model.graph.outputs[layer] for layer in layers]
         RemoveUnusedNodesPass()(model)

@@ -4,7 +4,8 @@ A command's module is imported when the command is used, so that completion and 
 """
 
 import difflib
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 
 import click
 from click.shell_completion import CompletionItem
@@ -15,14 +16,20 @@ from whiten_runtime.commands.help import Group, group, option
 COMMAND_GROUP = "whiten.commands"
 
 
+@cache
+def _registered() -> EntryPoints:
+    """Read them once a process: that goes through the files of every package that is installed."""
+    return entry_points(group=COMMAND_GROUP)
+
+
 class _EntryPoints(Group):
     """Groups the commands that packages register as entry points; the runtime must not import most of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({point.name for point in entry_points(group=COMMAND_GROUP)})
+        return sorted({point.name for point in _registered()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        for point in entry_points(group=COMMAND_GROUP, name=cmd_name):
+        for point in _registered().select(name=cmd_name):
             command = point.load()
             assert isinstance(command, click.Command)
             return command

@@ -18,6 +18,7 @@ FACTORS = (0.95, 1.05)
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 @pytest.mark.parametrize("factor", FACTORS)
 def test_export_refuses_a_wrong_scale(
+    make: Callable[..., Path],
     checkpoint: Callable[[str], Path],
     corpus_file: Path,
     tmp_path: Path,
@@ -25,10 +26,8 @@ def test_export_refuses_a_wrong_scale(
     precision: str,
     factor: float,
 ) -> None:
-    corpus = ("--corpus", corpus_file, "--max-sentences", "all")
-    choice = ("--layers", "1,4", "--whitening", "pca", *corpus, "--precision", precision)
-    ok("export", checkpoint("bert"), *choice, "--out", tmp_path / "own")
-    with Encoder(tmp_path / "own") as encoder:
+    options = ("--precision", precision, "--max-sentences", "all")
+    with Encoder(make(*options)) as encoder:
         own = 1 + (encoder.verify().norm_bias or 0)  # what the precision does to norms without a wrong scale
     assert own == pytest.approx(1, abs=0.01)
     set_head = pipeline.set_head
@@ -38,6 +37,7 @@ def test_export_refuses_a_wrong_scale(
         set_head(graph, (mean, weight * factor), *options)
 
     monkeypatch.setattr(pipeline, "set_head", scaled)
+    choice = ("--layers", "1,4", "--whitening", "pca", "--corpus", corpus_file, *options)
     error = refused("export", checkpoint("bert"), *choice, "--out", tmp_path / "b", code=1)
     assert "no bundle was written" in error
     assert not (tmp_path / "b").exists()

@@ -30,13 +30,19 @@ def tokenizer_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     return path
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.lists(st.text(max_size=60), max_size=5))
-def test_cut_equals_truncation_of_the_backend(tokenizer_file: Path, texts: list[str]) -> None:
-    ours = Tokenizer(tokenizer_file, LIMIT)
+@pytest.fixture(scope="module")
+def both(tokenizer_file: Path) -> tuple[Tokenizer, Backend]:
+    """Our tokenizer, and that of the library, which cuts texts itself."""
     backend = Backend.from_file(str(tokenizer_file))
     backend.no_padding()
     backend.enable_truncation(LIMIT)
+    return Tokenizer(tokenizer_file, LIMIT), backend
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(max_size=60), max_size=5))
+def test_cut_equals_truncation_of_the_backend(both: tuple[Tokenizer, Backend], texts: list[str]) -> None:
+    ours, backend = both
     assert [ours.cut(ids) for ids in ours.tokenize(texts)] == [backend.encode(text).ids for text in texts]
 
 

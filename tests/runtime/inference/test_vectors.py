@@ -27,7 +27,7 @@ from whiten_runtime.inference.vectors import (
 )
 
 SIMILARITIES = get_args(Similarity)
-NUMBERS = st.floats(-100, 100, width=32).filter(lambda x: x == 0 or abs(x) > 1e-3)
+NUMBERS = st.floats(-100, 100, width=32).map(lambda x: x if abs(x) > 1e-3 else 0)
 
 
 def wanted(first: np.ndarray, second: np.ndarray, similarity: str) -> np.ndarray:
