@@ -13,7 +13,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 from support.checkpoints import save_checkpoint, write_json
 from support.cli import invoke, ok, python
-from support.families import FAMILIES, Family
+from support.families import FAMILIES, WIDENED, Family
 from support.hub import COMMIT
 from support.published import save, transformer
 from support.vectors import write_word_vectors
@@ -44,12 +44,12 @@ def test_name_is_resolved_to_its_repository(
 
 
 def test_casing_is_set_by_the_catalogue(
-    snapshot: Callable[[str], Path], checkpoint: Callable[[str], Path], corpus_file: Path
+    snapshot: Callable[[str], Path], checkpoint: Callable[..., Path], corpus_file: Path
 ) -> None:
-    shutil.copytree(checkpoint("spanbert"), snapshot("spanbert-base"))
+    shutil.copytree(checkpoint("spanbert", WIDENED), snapshot("spanbert-base"))
     options = ("--layers", "0", "--corpus", corpus_file)
     ok("export", "spanbert-base", *options, "--out", "named")
-    ok("export", checkpoint("spanbert"), *options, "--out", "unnamed")
+    ok("export", checkpoint("spanbert", WIDENED), *options, "--out", "unnamed")
     for bundle, same in (("named", False), ("unnamed", True)):
         with Encoder(bundle) as encoder:
             a, b = encoder.encode(["The Committee", "the committee"])
@@ -82,7 +82,7 @@ def test_word_vectors_are_read_from_their_archive(snapshot: Callable[[str], Path
 
 BERT, LLAMA, ROBERTA = FAMILIES["bert"], FAMILIES["llama"], FAMILIES["roberta"]
 BLOCKS = {"attention_type": "block_sparse", "block_size": 4, "num_random_blocks": 1, "max_position_embeddings": 28}
-WINDOWS = {"attention_window": [8] * 2, "sep_token_id": 2}
+WINDOWS = {"attention_window": [8], "sep_token_id": 2}
 NTK = {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}
 
 RUN = """
@@ -99,12 +99,12 @@ for folder in sys.argv[1:]:
 
 
 def of_kind(family: Family, model_type: str, folder: Path, **changes: object) -> Path:
-    """Write a checkpoint of two layers of another architecture with a family's tokenizer and sizes."""
+    """Write a checkpoint of one layer of another architecture with a family's tokenizer and sizes."""
     settings = dict(family.tokenizer_config or {})
     if family is BERT:  # transformers would look for the files of the other architecture's tokenizer
         settings["tokenizer_class"] = "BertTokenizer"
     made = Family(
-        model_type, family.vocabulary, {**family.config, "num_hidden_layers": 2, **changes}, family.ids, settings
+        model_type, family.vocabulary, {**family.config, "num_hidden_layers": 1, **changes}, family.ids, settings
     )
     return save_checkpoint(made, folder)
 

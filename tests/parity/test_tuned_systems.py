@@ -91,7 +91,7 @@ def test_bundle_gives_the_vectors_of_the_authors_tool(
 
 def test_dialogrpt_scores_the_last_state(snapshot: Callable[[str], Path]) -> None:
     """Its tool gives no vector, but a score: a product with the state of the last token."""
-    folder = save_checkpoint("gpt2", snapshot("dialogrpt"))
+    folder = save_checkpoint("gpt2", snapshot("dialogrpt"), n_layer=1)
     config = transformers.AutoConfig.from_pretrained(folder, num_labels=1)
     torch.manual_seed(0)
     scorer = transformers.AutoModelForSequenceClassification.from_config(config)

@@ -18,6 +18,8 @@ from safetensors.numpy import load_file, save_file
 from support.checkpoints import save_checkpoint
 from support.cli import ok, refused
 from support.corpus import sentences
+from support.families import WIDENED
+from support.once import shared_folder
 from whiten import Encoder, IntegrityError
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import GATES
@@ -53,15 +55,16 @@ def test_a_bundle_of_layer_1_and_the_last_is_the_default(
 
 
 def test_the_same_inputs_give_the_same_bytes_and_replace_a_bundle_with_force_alone(
-    folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, checkpoint: Callable[..., Path], corpus_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from whiten_export.sources.load import pytorch
 
-    monkeypatch.setattr(pytorch, "trace", inspect.unwrap(pytorch.trace))  # traced anew by each export
     corpus = ("--corpus", corpus_file, "--max-sentences", "all")
-    command = ("export", checkpoint("bert"), "--layers", "1,4", "--whitening", "pca", *corpus)
-    for out in ("other/tiny", "tiny"):
-        ok(*command, "--out", out)
+    command = ("export", checkpoint("bert", WIDENED), "--layers", "1,2", "--whitening", "pca", *corpus)
+    with monkeypatch.context() as patch:
+        patch.setattr(pytorch, "trace", inspect.unwrap(pytorch.trace))  # traced anew by each export
+        for out in ("other/tiny", "tiny"):
+            ok(*command, "--out", out)
     for name in (*read_manifest(folder / "tiny").files, "whiten.json"):
         assert (folder / "tiny" / name).read_bytes() == (folder / "other" / "tiny" / name).read_bytes(), name
     before = (folder / "tiny" / "whiten.json").stat().st_mtime_ns
@@ -125,7 +128,7 @@ def test_remote_code_is_refused(folder: Path) -> None:
 
 
 def test_graph_that_differs_from_pytorch_is_not_written(
-    folder: Path, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    folder: Path, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exporter is replaced by one that changes a normalization of the second block."""
     from whiten_export.sources.load import pytorch
@@ -137,7 +140,7 @@ def test_graph_that_differs_from_pytorch_is_not_written(
         return real(network, layers)
 
     monkeypatch.setattr(pytorch, "trace", changed)
-    error = refused("export", checkpoint("bert"), "--whitening", "none", "--layers", "1,2", code=1)
+    error = refused("export", checkpoint("bert", WIDENED), "--whitening", "none", "--layers", "1,2", code=1)
     assert f"differs from torch {torch.__version__}, float64" in error
     assert "no bundle was written" in error
     assert list((folder / "bundles").iterdir()) == []
@@ -145,7 +148,7 @@ def test_graph_that_differs_from_pytorch_is_not_written(
 
 def test_vectors_that_float32_cannot_whiten_are_refused(folder: Path, corpus_file: Path) -> None:
     """The first block has hardly any attention, so that its first token is nearly the same in all texts."""
-    path = save_checkpoint("bert", folder / "flat")
+    path = save_checkpoint("bert", folder / "flat", num_hidden_layers=1)
     weights = load_file(path / "model.safetensors")
     weights["encoder.layer.0.attention.output.dense.weight"] *= 1e-5
     save_file(weights, path / "model.safetensors", {"format": "pt"})
@@ -154,29 +157,53 @@ def test_vectors_that_float32_cannot_whiten_are_refused(folder: Path, corpus_fil
     ok(*command)
 
 
-def _start(directory: Path, corpus: Path, out: Path, prelude: str = "") -> subprocess.Popen[str]:
-    code = f"{prelude}\nfrom whiten_export.commands.export import main; main()"
-    command = [sys.executable, "-c", code, directory, "--corpus", corpus, "--out", out]
-    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+_REMEMBERING = """
+from pathlib import Path
+from support.traces import remembering
+from whiten_export.sources.load import pytorch
+pytorch.trace = remembering(pytorch.trace, Path(sys.argv.pop(1)))
+"""
+
+
+@pytest.fixture
+def start(
+    checkpoint: Callable[..., Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Path, str], subprocess.Popen[str]]:
+    """Return a function that starts an export to a path, in a Python of its own, after a prelude."""
+
+    def started(out: Path, prelude: str) -> subprocess.Popen[str]:
+        code = f"{prelude}{_REMEMBERING}\nfrom whiten_export.commands.export import main; main()"
+        traces = shared_folder(tmp_path_factory) / "traces"
+        options = (traces, checkpoint("bert", WIDENED), "--corpus", corpus_file, "--out", out)
+        environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+        return subprocess.Popen(
+            [sys.executable, "-c", code, *options], stderr=subprocess.PIPE, text=True, env=environment
+        )
+
+    return started
 
 
 _KILLED_AT_THE_PROOF = """
-import os, signal
+import os, signal, sys
 from whiten_runtime.commands.progress import ConsoleReporter
 ConsoleReporter.stage = lambda self, text: os.kill(os.getpid(), signal.SIGKILL) if text[:8] == "checking" else None
 """
 
 
-def test_killed_export_leaves_no_bundle(folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path) -> None:
+def test_killed_export_leaves_no_bundle(
+    folder: Path,
+    start: Callable[[Path, str], subprocess.Popen[str]],
+    checkpoint: Callable[..., Path],
+    corpus_file: Path,
+) -> None:
     out = folder / "bundle"
-    with _start(checkpoint("bert"), corpus_file, out, _KILLED_AT_THE_PROOF) as process:
+    with start(out, _KILLED_AT_THE_PROOF) as process:
         process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert not out.exists()
     (left,) = folder.iterdir()
     assert left.name.startswith(".bundle.partial-")
-    ok("export", checkpoint("bert"), "--corpus", corpus_file, "--out", out)
+    ok("export", checkpoint("bert", WIDENED), "--corpus", corpus_file, "--out", out)
     with Encoder(out) as encoder:
         assert encoder.verify().min_cosine > 0.999999
 
@@ -194,8 +221,8 @@ ConsoleReporter.stage = stage
 """
 
 
-def test_sigterm_removes_temporary_files(folder: Path, checkpoint: Callable[[str], Path], corpus_file: Path) -> None:
-    with _start(checkpoint("bert"), corpus_file, folder / "bundle", _WAITS_AT_THE_PROOF) as process:
+def test_sigterm_removes_temporary_files(folder: Path, start: Callable[[Path, str], subprocess.Popen[str]]) -> None:
+    with start(folder / "bundle", _WAITS_AT_THE_PROOF) as process:
         assert process.stderr is not None
         while not process.stderr.readline().startswith("checking"):
             assert process.poll() is None

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from support.checkpoints import change_config, save_adapter, save_checkpoint, write_json, write_modules
 from support.cli import ok, refused
 from support.corpus import sentences
-from support.families import LAYERS, MAX_LENGTH
+from support.families import LAYERS, MAX_LENGTH, WIDENED
 from whiten import Encoder
 from whiten_export.sources.describe import resolve as resolving
 from whiten_export.sources.describe.resolve import resolve
@@ -71,10 +71,10 @@ def broken(bert_adapter: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole_llama(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole_llama(checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Save LLaMA with its language model head, which changes the names of the weights."""
     folder = tmp_path_factory.mktemp("adapters") / "whole-llama"
-    shutil.copytree(checkpoint("llama"), folder)
+    shutil.copytree(checkpoint("llama", WIDENED), folder)
     network = transformers.AutoModelForCausalLM.from_pretrained(folder)
     (folder / "model.safetensors").unlink()
     network.save_pretrained(folder)
@@ -94,13 +94,13 @@ def test_exported_adapter_equals_peft(
     base: str,
     model_class: str,
     task: str,
-    checkpoint: Callable[[str], Path],
+    checkpoint: Callable[..., Path],
     whole_llama: Path,
     corpus_file: Path,
     tmp_path: Path,
     recwarn: pytest.WarningsRecorder,
 ) -> None:
-    directory = whole_llama if base == "whole-llama" else checkpoint(base)
+    directory = whole_llama if base == "whole-llama" else checkpoint(base, WIDENED)
     adapter = save_adapter(directory, tmp_path / "my-adapter", model_class, task)
     options = ("--layers", "-1", "--pooling", "last", "--dim", "16", "--corpus", corpus_file)
     recwarn.clear()

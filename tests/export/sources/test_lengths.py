@@ -12,7 +12,7 @@ import transformers
 
 from support.checkpoints import rotary, save_checkpoint
 from support.cli import ok, refused
-from support.families import FAMILIES, MAX_LENGTH, Family
+from support.families import FAMILIES, MAX_LENGTH, WIDENED, Family
 from support.vocabularies import write_tokenizer_json
 from whiten import Encoder
 from whiten_export.sources.describe.families import BatchLimit, batch_limit, positions_before
@@ -33,7 +33,7 @@ BEHIND_PADDING = {
     "xmod": ("xlm-roberta", {"languages": ["en_XX"], "default_language": "en_XX"}),
 }
 _ENDS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-NONE = ("--layers", 2, "--whitening", "none")
+NONE = ("--layers", -1, "--whitening", "none")
 
 
 def opened(folder: Path) -> TokenModel:
@@ -60,7 +60,7 @@ def test_positions_up_to_the_padding_id_are_not_usable(kind: str, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BEHIND_PADDING)
 def test_text_of_every_position_is_embedded(kind: str, tmp_path: Path) -> None:
-    folder = save_checkpoint(family_of(kind), tmp_path / kind, **BEHIND_PADDING[kind][1])
+    folder = save_checkpoint(family_of(kind), tmp_path / kind, WIDENED, **BEHIND_PADDING[kind][1])
     if kind == "xmod" and transformers.__version__ < "5":  # which divides batches by the languages of texts
         assert "one graph for all texts cannot" in refused("export", folder, *NONE, "--out", tmp_path / "b", code=1)
         return
@@ -174,7 +174,7 @@ def test_frequencies_depend_on_the_length_only_where_a_limit_says_so(kind: str) 
 def scaled(folder: Path, kind: str) -> Path:
     """Save a network for 96 positions; longrope scales texts of more than 32 tokens, dynamic those of more than 96."""
     more = rope(kind, original_max_position_embeddings=32, **(LONG if kind == "longrope" else {}))
-    return save_checkpoint("llama", folder, max_position_embeddings=96, **more)
+    return save_checkpoint("llama", folder, max_position_embeddings=96, num_hidden_layers=1, **more)
 
 
 @pytest.mark.slow
@@ -193,7 +193,7 @@ def test_length_beyond_which_neighbours_would_matter_is_refused(kind: str, tmp_p
         ids = [encoder._tokenizer.cut(row) for row in encoder._tokenizer.tokenize(texts)]
     with quiet(), torch.no_grad():
         network = transformers.AutoModel.from_pretrained(folder, dtype=torch.float64).eval()
-        states = [network(torch.tensor([row]), output_hidden_states=True).hidden_states[2] for row in ids]
+        states = [network(torch.tensor([row]), output_hidden_states=True).hidden_states[-1] for row in ids]
     wanted = np.stack([state[0].mean(dim=0).numpy() for state in states])
     assert GATES["fp32"].passes(compare(vectors, wanted))
     assert load_config(resolve(str(folder)), False).max_position_embeddings == 96

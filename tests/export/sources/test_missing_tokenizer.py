@@ -109,7 +109,7 @@ def test_a_model_that_gives_one_vector_for_all_texts_is_refused() -> None:
 def test_texts_of_unknown_tokens_are_warned_of(tmp_path: Path) -> None:
     """Letters in upper case alone, as of proteins; English is lower-cased here."""
     letters = [f"{text}{letter}" for text in ("", "##") for letter in "ACDEFGHIKLMNPQRSTVWY"]
-    folder = save_checkpoint(replace(FAMILIES["bert"], unused=45 - SIZE), tmp_path / "m")
+    folder = save_checkpoint(replace(FAMILIES["bert"], unused=45 - SIZE), tmp_path / "m", num_hidden_layers=1)
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters]
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
     stderr = ok("export", folder, *RAW, "--out", tmp_path / "b").stderr

@@ -12,6 +12,7 @@ import transformers
 
 from support.checkpoints import change_config, copy_modules_to, save_adapter, write_json
 from support.cli import ok, refused
+from support.families import WIDENED
 from support.hub import Hub, commit_of
 from whiten import Encoder
 from whiten_export.sources.describe.checkpoint import Checkpoint, ignored_code
@@ -29,7 +30,7 @@ class OwnModel(BertModel):
         output.last_hidden_state = output.hidden_states[-1]
         return output
 """
-TO_NONE = ("--layers", "4", "--whitening", "none")
+TO_NONE = ("--layers", "2", "--whitening", "none")
 
 
 def add(folder: Path, name: str, auto_map: object) -> None:
@@ -39,8 +40,8 @@ def add(folder: Path, name: str, auto_map: object) -> None:
 
 
 @pytest.fixture
-def folder(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
-    copied = Path(shutil.copytree(checkpoint("bert"), tmp_path / "tiny"))
+def folder(checkpoint: Callable[..., Path], tmp_path: Path) -> Path:
+    copied = Path(shutil.copytree(checkpoint("bert", WIDENED), tmp_path / "tiny"))
     (copied / "modeling_own.py").write_text(OWN)
     return copied
 
@@ -137,9 +138,9 @@ OTHER = "some/implementation"
 
 
 @pytest.fixture
-def of_another(checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def of_another(checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder whose code for the network is in another repository, as that of nomic, GTE and jina v2 is."""
-    folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "tiny"))
+    folder = Path(shutil.copytree(checkpoint("bert", WIDENED), tmp_path / "tiny"))
     add(folder, "config.json", {"AutoModel": f"{OTHER}--modeling_own.OwnModel"})
     copy_modules_to(tmp_path / "modules", monkeypatch)
     return folder
@@ -187,7 +188,7 @@ def test_code_of_another_repository_that_cannot_be_had_is_named(of_another: Path
     assert f"is in the repository '{OTHER}', which is not in the local cache, and HF_HUB_OFFLINE is set" in error
 
 
-@pytest.mark.parametrize("changes", [{"model_type": "new"}, {"num_hidden_layers": 5}, {"num_hidden_layers": 3}])
+@pytest.mark.parametrize("changes", [{"model_type": "new"}, {"num_hidden_layers": 3}, {"num_hidden_layers": 1}])
 def test_a_model_that_needs_its_code_names_the_repository_and_the_flag(of_another: Path, changes: object) -> None:
     """Its type is unknown; weights are missing; weights are left over."""
     content = json.loads((of_another / "config.json").read_text())

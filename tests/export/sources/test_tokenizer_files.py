@@ -59,7 +59,7 @@ def with_template(folder: Path, template: str, **settings: object) -> Path:
 
 @pytest.fixture
 def mistral(tmp_path: Path) -> Path:
-    return save_checkpoint("mistral", tmp_path / "mistral")
+    return save_checkpoint("mistral", tmp_path / "mistral", num_hidden_layers=1)
 
 
 @pytest.mark.parametrize(
