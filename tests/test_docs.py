@@ -19,7 +19,7 @@ PAGES = [README, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md")), 
 
 LONG = {
     *("docs/architecture.md", "docs/bundle-format.md"),
-    *(f"docs/guides/{name}.md" for name in ("integrations", "javascript")),
+    *(f"docs/guides/{name}.md" for name in ("http", "integrations", "javascript")),
 }
 """Pages that are looked up, not read."""
 

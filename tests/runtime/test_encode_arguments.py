@@ -1,6 +1,7 @@
 """Test the arguments of `encode` that sentence-transformers has; tests/parity compares their results with it."""
 
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +124,11 @@ def test_vectors_that_are_not_finite_are_not_compared(tiny: Encoder, bad: float)
     for compare in (tiny.similarity, tiny.similarity_pairwise):
         with pytest.raises(TextError, match=r"b\[2\] is not finite"):
             compare(rows, worse)
-        with pytest.raises(TextError, match="a are not numbers in rows of equal length"):
-            compare([["a"]], rows)
+        for others in ([["a"]], [["1_0"] * WIDTH], [[b"1"] * WIDTH], [["1", *[1.0] * (WIDTH - 1)]], rows + 1j):
+            for values in (others, np.asarray(others, object)):
+                with pytest.raises(TextError, match="a are not numbers in rows of equal length"):
+                    compare(values, rows)
+        compare([[Fraction(1, 2)] * WIDTH], rows[:1])
 
 
 @pytest.mark.parametrize("precision", PRECISIONS[1:])

@@ -62,6 +62,7 @@ def sweep(
     through the model once: every layer's vectors stay in ~/.cache/whiten (XDG_CACHE_HOME) for the next sweep. MODEL is
     as for whiten-export.
     """
+    chosen = None if layers is None else parse_numbers("layers", layers)
     target = out or Path("sweeps") / Path(model).resolve().name
     check_place(target, force, REPORT)
     reporter = ConsoleReporter()
@@ -80,7 +81,7 @@ def sweep(
         data=benchmark,
         collections=collections,
         cache=cache_folder(),
-        layers=None if layers is None else parse_numbers("layers", layers),
+        layers=chosen,
         options=SessionOptions(providers_for()),
         trust_remote_code=trust_remote_code,
     )

@@ -21,8 +21,12 @@ _SAFE_SQUARES = (1e-24, 1e36)
 def numbers_of(name: str, values: ArrayLike) -> NDArray[np.float32]:
     """Return numbers of any type as float32, [n, k] or [k]."""
     try:
+        numbers = np.asarray(values)
+        kind = numbers.dtype.kind
+        if kind in "SUc" or (kind == "O" and any(isinstance(one, str | bytes | complex) for one in numbers.flat)):
+            raise TypeError("texts, or complex numbers")  # numpy reads 1_0 as 10, and drops imaginary parts
         with np.errstate(over="ignore"):  # a value that is too large becomes infinite, and is refused
-            return np.asarray(values, np.float32)
+            return numbers.astype(np.float32, copy=False)
     except (TypeError, ValueError, OverflowError) as error:
         raise TextError(f"{name} are not numbers in rows of equal length ({error})") from None
 
@@ -69,20 +73,18 @@ def comparable(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[np.float32], NDArray
     for name, rows in (("a", first), ("b", second)):
         if rows.ndim != 2:
             raise UsageError(f"{name} has shape {rows.shape}; wanted [n, k] or [k]")
+        check_finite(name, rows)
     if first.shape[1] != second.shape[1]:
         raise UsageError(
             f"vectors of {first.shape[1]} and {second.shape[1]} dimensions cannot be compared; "
             "embed both with the same bundle and truncate_dim"
         )
-    check_finite("a", first)
-    check_finite("b", second)
     return first, second
 
 
 def norms(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the L2 norm of each row, float64 [n]: no square of a float32 number overflows or vanishes there."""
-    squares: NDArray[np.float64] = np.einsum("nk,nk->n", vectors, vectors, dtype=np.float64)
-    return np.sqrt(squares)
+    return np.asarray(np.sqrt(np.einsum("nk,nk->n", vectors, vectors, dtype=np.float64)))
 
 
 def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -111,8 +113,7 @@ def _unit_of_any_norm(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def row_cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the cosine of each row with the same row of the other, both [n, k]: float32 [n], 0 for rows of zeros."""
-    cosines: NDArray[np.float32] = np.einsum("nk,nk->n", unit(first), unit(second))
-    return cosines
+    return np.asarray(np.einsum("nk,nk->n", unit(first), unit(second)))
 
 
 def row_similarities(
@@ -292,5 +293,4 @@ def as_tensors(vectors: NDArray[Any], whole: bool) -> Any:
     """Return vectors [n, k] as one tensor, or as a list of n tensors [k], on the CPU and of the same dtype."""
     with needing_package("torch"):
         import torch
-    tensor = torch.from_numpy(vectors)
-    return tensor if whole else list(tensor)
+    return torch.from_numpy(vectors) if whole else list(torch.from_numpy(vectors))

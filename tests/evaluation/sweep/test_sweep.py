@@ -12,7 +12,7 @@ from click.testing import Result
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from support.cli import invoke as invoke_command
-from support.cli import ok
+from support.cli import ok, refused
 from support.corpus import sentences
 from support.families import LAYERS
 from support.published import SIZE, save, transformer
@@ -194,6 +194,10 @@ def test_errors_are_one_line(run: Callable[..., Result], tmp_path: Path, argumen
     assert result.exit_code == 2
     assert message in result.stderr.splitlines()[-1]
     assert not (tmp_path / "out").exists()
+
+
+def test_layers_are_read_before_the_data(tmp_path: Path) -> None:
+    assert "layers is '0_1'" in refused("sweep", "minilm", "--data", tmp_path / "absent", "--layers", "0_1")
 
 
 def test_word_vectors_are_refused(run: Callable[..., Result], tmp_path: Path) -> None:

@@ -158,6 +158,14 @@ def test_a_network_that_was_trained_on_labels_is_warned_of(
     assert resolve(str(folder)).notes == ()
 
 
+def test_a_cross_encoder_with_modules_is_refused_as_one(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """As sentence-transformers 6 saves it."""
+    folder = write_modules(Path(shutil.copytree(checkpoint("bert"), tmp_path / "m")), "Transformer")
+    write_json(folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
+    write_json(folder / "sentence_bert_config.json", {"transformer_task": "sequence-classification"})
+    assert "model_type is 'CrossEncoder'; wanted SentenceTransformer" in refused("export", folder, *RAW, code=1)
+
+
 def test_a_reranker_is_warned_of_in_one_line(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "m"))
     config = json.loads((folder / "config.json").read_text("utf-8"))

@@ -94,7 +94,7 @@ class _Step:
 
 def read_published(root: Path, route: str | None = None) -> Published:
     """Read `modules.json` and all that it names."""
-    path = root / MODULES_FILE
+    path, settings = root / MODULES_FILE, read_model_settings(root)
     chosen, steps = _steps(root, route)
     published = replace(_first(path, steps[0]), route=chosen)
     pooled = published.static
@@ -105,7 +105,6 @@ def read_published(root: Path, route: str | None = None) -> Published:
         raise WhitenError(f"{path}: has no Pooling, so it gives no sentence vectors")
     if published.layer_pooling is not None and "max" in pooling_modes(published.pooling):
         raise WhitenError(f"{path}: pooling max after WeightedLayerPooling is not supported")
-    settings = read_model_settings(root)
     if (dimension := settings.pop("truncate_dim")) is not None:
         published = replace(published, modules=(*published.modules, Truncate(dimension)))
     if published.modules and isinstance(published.modules[-1], Normalize):
