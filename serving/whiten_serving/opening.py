@@ -5,7 +5,8 @@ import logging
 import shutil
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
@@ -88,8 +89,15 @@ def describe(model: ServedModel) -> str:
 
 def check_certificate(path: str) -> None:
     """Check that TLS can be spoken with a file."""
-    try:
+    with naming_certificate(path):
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
+
+
+@contextmanager
+def naming_certificate(path: str | None) -> Iterator[None]:
+    """Name the file of the certificate in the errors of what loads it."""
+    try:
+        yield
     except OSError as error:
         wanted = "a PEM file with the private key and the chain of certificates"
         raise WhitenError(f"{path}: cannot be used for TLS: {error}; wanted {wanted}") from None

@@ -34,6 +34,7 @@ from whiten_serving.opening import (
     is_replaced,
     make_model,
     make_scheduler,
+    naming_certificate,
     open_encoder,
     page_url,
     refused,
@@ -93,7 +94,8 @@ class Process:
             timeout_graceful_shutdown=math.ceil(settings.grace),
             ssl_certfile=settings.tls,
         )
-        config.load()
+        with naming_certificate(settings.tls):  # it may have been replaced while the bundles were opened
+            config.load()
         self._server, self._hung_up, self._tls = uvicorn.Server(config), asyncio.Event(), config.ssl
         self._server.capture_signals = nullcontext  # what uvicorn does for SIGTERM has no drain, and ends with 143
         self._tasks: set[asyncio.Task[None]] = set()

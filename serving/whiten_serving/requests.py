@@ -155,7 +155,7 @@ class Batch:
         return next(iter(self.parts)).runner
 
     def counted(self) -> "Batch":
-        """Return the batch without the texts of samples."""
+        """Return the batch as it would be without the texts of samples, which are computed for nobody."""
         if not any(request.is_sample for request in self.parts):
             return self
         return Batch.of((one, index) for one, indices in self.parts.items() if not one.is_sample for index in indices)

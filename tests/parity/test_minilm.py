@@ -58,12 +58,11 @@ def test_whitened_vectors_equal_pytorch(minilm_bundle: Path) -> None:
 
 def test_vector_does_not_depend_on_its_batch(minilm_bundle: Path) -> None:
     generator = np.random.default_rng(0)
-    texts = TEXTS[-60:]
     with Encoder(minilm_bundle) as encoder:
-        alone = np.stack([encoder.encode(text) for text in texts])
+        alone = np.stack([encoder.encode(text) for text in TEXTS])
         for _ in range(3):
-            order = generator.permutation(len(texts))
-            mixed = encoder.encode([texts[index] for index in order], batch_size=int(generator.integers(2, 20)))
+            order = generator.permutation(len(TEXTS))
+            mixed = encoder.encode([TEXTS[index] for index in order], batch_size=int(generator.integers(2, 20)))
             difference = np.abs(mixed - alone[order]).max(axis=1) / np.linalg.norm(alone[order], axis=1)
             assert difference.max() < 2e-6
 

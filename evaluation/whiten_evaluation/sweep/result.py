@@ -70,7 +70,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     collections: tuple[str, ...]
     """Names of the collections that were searched."""
     by_cosine: bool
-    """Whether the search compared vectors by cosine, or else by dot product."""
+    """Whether the search compared vectors by cosine, or else by dot product; see `score_search`."""
     searches: tuple[SearchScore, ...]
     """Scores of single layers, of pairs, and of the best of similarity, in search."""
     seconds: dict[str, float]

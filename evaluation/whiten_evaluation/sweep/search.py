@@ -178,9 +178,14 @@ def score_search(
     collections: Sequence[Collection],
     more: set[Combination],
     by_cosine: bool,
+    unit: Combination | None,
     report: Reporter,
 ) -> tuple[SearchScore, ...]:
-    """Score every layer, every two, and some more combinations, whitened on a corpus and not."""
+    """Score every layer, every two, and some more combinations, whitened on a corpus and not.
+
+    Vectors are compared as bundles of these layers compare them: by cosine, or by dot product. Those of `unit`, the
+    layers whose vectors the authors normalise, are compared by cosine where they are not whitened.
+    """
     layers, rows = vectors.graph.layers, corpus.of()
     fitted = LayerMoments(layers, rows, np.ones(rows.shape[1]), SOFT_WEIGHT)
     chosen = sorted(of_sizes(layers, range(1, 3)) | more)
@@ -194,7 +199,8 @@ def score_search(
                 places = [layers.index(layer) for layer in combination]
                 pair = (queries[places].sum(axis=0), documents[places].sum(axis=0))
                 for whitened, (asked, searched) in _maps(pair, fitted, combination):
-                    nearby = nearest(asked, [searched], _WHOLE, by_cosine)[0]
+                    cosine = by_cosine or (combination == unit and not whitened)
+                    nearby = nearest(asked, [searched], _WHOLE, cosine)[0]
                     score = float(measured(collection, nearby)[MEASURES[0]].mean())
                     scores_of.setdefault((whitened, combination), []).append(score)
                 advance(1)

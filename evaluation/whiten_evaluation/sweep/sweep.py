@@ -55,6 +55,7 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
     width = Composition(layers, checkpoint.pooling).pooled_width(model.record.hidden_size)
     length = choose_max_seq_length(model, None)
     by_cosine = not plan.collections or _by_cosine(plan.model, model.draft)
+    unit = model.draft.layers if model.draft.normalize else None
     for task in plan.data.tasks:
         try:
             check_sample_count(len(task.texts), width, WhiteningSpec())
@@ -82,7 +83,9 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
             best = search.best()
     with _timed(seconds, "search"):
         more = {row.score.layers for row in best[:1]}
-        searches = score_search(vectors, fitted, plan.collections, more, by_cosine, report) if plan.collections else ()
+        searches = (
+            score_search(vectors, fitted, plan.collections, more, by_cosine, unit, report) if plan.collections else ()
+        )
     return Sweep(
         model=checkpoint.name,
         checkpoint=model.record.checkpoint,
@@ -108,9 +111,9 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
 
 
 def _by_cosine(model: str, draft: Manifest) -> bool:
-    """Return whether a search with the model's vectors compares them by cosine, or else by dot product."""
+    """Return whether vectors of the model that are not normalised are compared by cosine, or else by dot product."""
     try:
-        return searched_by_cosine(draft.similarity_fn_name, draft.normalize)
+        return searched_by_cosine(draft.similarity_fn_name, False)
     except UsageError as error:
         raise UsageError(f"'{model}' {error}; leave the collections out of --data") from None
 

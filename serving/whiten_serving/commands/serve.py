@@ -78,12 +78,12 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
     if not isinstance(table, dict) or not all(isinstance(bundle, str) and bundle for bundle in table.values()):
         raise click.UsageError(f'{value}: wanted bundles in models, as in [models] and minilm = "bundles/minilm"')
     models = {_MODELS: [f"{name}={bundle}" for name, bundle in table.items()]} if table else {}
-    alone = {key.replace("-", "_"): _value(key, tree.pop(key)) for key in _FILE_ALONE if key in tree}
+    alone = {key.replace("-", "_"): _file_value(key, tree.pop(key)) for key in _FILE_ALONE if key in tree}
     context.default_map = {key.replace("-", "_"): one for key, one in tree.items()} | models
     return alone
 
 
-def _value(key: str, written: Any) -> Any:
+def _file_value(key: str, written: Any) -> Any:
     """Return the value of a setting that is no option, so that click does not read it."""
     kind = _DECLARED[key][1].kind
     if isinstance(kind, Measure):

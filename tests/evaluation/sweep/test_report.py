@@ -147,7 +147,7 @@ def test_the_protocol_states_the_whitenings_that_are_computed(monkeypatch: pytes
     task = Task("STS-B", (Subset("sts-b", texts[:20], texts[20:], random.normal(size=20), Path()),))
     Search(vectors, vectors, (task,), 1, Reporter()).run()
     assert weights == [0, SOFT_WEIGHT]  # on the task's sentences, and on the corpus
-    score_search(vectors, vectors, (), set(), True, Reporter())
+    score_search(vectors, vectors, (), set(), True, None, Reporter())
     assert weights[2:] == [SOFT_WEIGHT]
     text = " ".join(protocol(made(exhaustive=True)))
     assert "Searched" not in text

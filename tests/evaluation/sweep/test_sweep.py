@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import Result
-from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
 from support.cli import invoke as invoke_command
 from support.cli import ok, refused
@@ -224,16 +224,20 @@ def test_search_compares_as_the_models_authors_do(run: Callable[..., Result], tm
     """With poolings that are concatenated, and with dot products."""
     pytest.importorskip("pytrec_eval")
     write_collection(tmp_path / "a<b>")
-    model = save([transformer("bert"), Pooling(SIZE, ("mean", "max"))], tmp_path / "model", similarity_fn_name="dot")
+    model = save(
+        [transformer("bert"), Pooling(SIZE, ("mean", "max")), Normalize()], tmp_path / "model", similarity_fn_name="dot"
+    )
     result = run("--data", tmp_path, "--json", model=model)
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)["sweep"]
     assert document["width"] == 2 * SIZE
     scores = {(s["whitened"], tuple(s["layers"])): s["average"] for s in document["searches"]}
-    ok("export", model, "--layers", "1,2", "--whitening", "none", "--out", tmp_path / "bundle")
-    answer = ok("eval", "retrieval", tmp_path / "bundle", "--data", tmp_path / "a<b>", "--json")
-    (same,) = json.loads(answer.stdout)["collections"][0]["scores"]
-    assert scores[False, (1, 2)] == pytest.approx(same["measures"]["nDCG@10"], abs=0.01)
+    for layers in ((1, 2), (2,)):  # the authors normalise vectors of layer 2 only
+        bundle = tmp_path / f"bundle-{len(layers)}"
+        ok("export", model, "--layers", ",".join(map(str, layers)), "--whitening", "none", "--out", bundle)
+        answer = ok("eval", "retrieval", bundle, "--data", tmp_path / "a<b>", "--json")
+        (same,) = json.loads(answer.stdout)["collections"][0]["scores"]
+        assert scores[False, layers] == pytest.approx(same["measures"]["nDCG@10"], abs=0.01)
     html = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert "<th>a&lt;b&gt;</th>" in html
     assert "nDCG@10 by dot product, times 100" in html
