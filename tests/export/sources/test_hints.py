@@ -137,6 +137,9 @@ def test_adapters_below_a_network_are_named_as_left_out(
         (["BertForTokenClassification"], "BertForTokenClassification"),
         (["BertForQuestionAnswering"], "BertForQuestionAnswering"),
         (["BertForMultipleChoice"], "BertForMultipleChoice"),
+        (["XLMForQuestionAnsweringSimple"], "XLMForQuestionAnsweringSimple"),
+        (["JinaBertForRanking"], "JinaBertForRanking"),
+        (["Qwen2ForProcessRewardModel"], "Qwen2ForProcessRewardModel"),
         ("BertForSequenceClassification", "BertForSequenceClassification"),
         *((names, None) for names in (["BertModel"], ["BertForMaskedLM"], ["BertForPreTraining"], ["BertLMHeadModel"])),
         *((names, None) for names in (["LlamaForCausalLM"], ["T5ForConditionalGeneration"], [], None, 1, [None])),
@@ -149,7 +152,7 @@ def test_a_network_that_was_trained_on_labels_is_warned_of(
     config = json.loads((folder / "config.json").read_text("utf-8"))
     write_json(folder / "config.json", config | {"architectures": architectures})
     notes = resolve(str(folder)).notes
-    assert [note.partition(",")[0] for note in notes] == ([] if said is None else [f"{folder} is a {said}"])
+    assert [note.partition(",")[0] for note in notes] == ([] if said is None else [f"{folder} is of the kind {said}"])
     write_modules(folder, "Transformer", "Pooling")
     (folder / "1_Pooling").mkdir()
     write_json(
@@ -172,7 +175,7 @@ def test_a_reranker_is_warned_of_in_one_line(checkpoint: Callable[[str], Path], 
     write_json(folder / "config.json", config | {"architectures": ["BertForSequenceClassification"]})
     warnings = [line for line in ok("export", folder, "--plan").stderr.splitlines() if line.startswith("warning: ")]
     assert len(warnings) == 1
-    assert warnings[0].startswith(f"warning: {folder} is a BertForSequenceClassification, such as a reranker")
+    assert warnings[0].startswith(f"warning: {folder} is of the kind BertForSequenceClassification, such as a reranker")
 
 
 def test_a_tokenizer_whose_texts_have_several_types_is_refused(

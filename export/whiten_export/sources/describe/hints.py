@@ -26,8 +26,11 @@ _DEEPEST = 3
 _MOST = 3
 """Number of folders that a message names."""
 
-_TASK = re.compile(r"\w+For(Sequence|Token)Classification|\w+For(QuestionAnswering|MultipleChoice)|(SEQ|TOKEN)_CLS")
-"""Classes of networks, and tasks of adapters, with a head that was trained on labels."""
+_TASK = re.compile(
+    r"\w+For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice|Ranking)\w*|\w+RewardModel"
+    r"|SEQ_CLS|TOKEN_CLS|QUESTION_ANS"
+)
+"""Classes of networks, and tasks of adapters, with a head that was trained on labels or preferences."""
 
 _PROJECTION = "text_projection.weight"
 
@@ -114,9 +117,9 @@ def task_note(checkpoint: Checkpoint) -> tuple[str, ...]:
     if trained is None:
         return ()
     return (
-        f"{folder} is a {trained[0]}, such as a reranker (cross-encoder) or a classifier: its head is left out, and "
-        "the vectors are of its hidden states, which were not trained to be compared; for search and similarity, "
-        "export an embedding model",
+        f"{folder} is of the kind {trained[0]}, such as a reranker (cross-encoder) or a classifier: its head is left "
+        "out, and the vectors are of its hidden states, which were not trained to be compared; for search and "
+        "similarity, export an embedding model",
     )
 
 
