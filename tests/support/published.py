@@ -22,11 +22,11 @@ from sentence_transformers.sentence_transformer.modules import (
 from torch import nn
 
 from support.checkpoints import save_checkpoint
-from support.families import DECODERS, FAMILIES, MAX_LENGTH, WIDTH, Family
+from support.families import DECODERS, FAMILIES, MAX_LENGTH, WIDENED, WIDTH, Family
 from support.vocabularies import wordpiece
 from whiten_models.catalogue import Entry, find
 
-SIZE = 2 * WIDTH
+SIZE = WIDENED * WIDTH
 TEXTS = [
     "The cat sits on the mat.",
     "Interest rates rose again in March, the bank said.",
@@ -82,7 +82,7 @@ def peer(directory: Path) -> SentenceTransformer:
 def transformer(family: str | Family, dtype: torch.dtype = torch.float32, **options: Any) -> Transformer:
     """Return a random network with its tokenizer; options are those of the class."""
     with TemporaryDirectory() as folder:
-        save_checkpoint(family, Path(folder), widened=2)
+        save_checkpoint(family, Path(folder), widened=WIDENED)
         length = options.pop("max_seq_length", MAX_LENGTH // 2)
         loaded = Transformer(folder, model_kwargs={"dtype": dtype}, max_seq_length=length, **options)
         loaded.load_state_dict({name: tensor.clone() for name, tensor in loaded.state_dict().items()}, assign=True)

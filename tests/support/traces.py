@@ -51,9 +51,14 @@ def remembering(trace: Trace, folder: Path) -> Trace:
 _registry = cache(ONNXRegistry.from_torchlib)
 
 
+_OTHER_SETTINGS = ("_name_or_path", "architectures", "transformers_version", "use_cache")
+"""Settings that decide nothing: networks that sentence-transformers saves have others of them."""
+
+
 def _identity(network: nn.Module) -> str:
     family = families.FAMILIES.get(network.config.model_type)  # what is known of it decides what is traced
-    digest = hashlib.blake2b(f"{type(network)} {network.config} {network.training} {family}".encode(), digest_size=20)
+    settings = {name: value for name, value in network.config.to_dict().items() if name not in _OTHER_SETTINGS}
+    digest = hashlib.blake2b(f"{type(network)} {settings} {network.training} {family}".encode(), digest_size=20)
     for name, tensor in network.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(-1).numpy().tobytes())
