@@ -20,6 +20,10 @@ from whiten_runtime.bundle.parity import GATES, compare, read_probes
 from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.ort.session import SessionOptions
 
+pytestmark = (
+    pytest.mark.slow
+)  # test_real_weights.py has a smaller checkpoint, and the README's test the export of this one
+
 TEXTS = [*sentences(200), "", "long " * 600, "Ünïcödé 日本 👩‍👧"]
 
 
@@ -30,7 +34,6 @@ def raw_top(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     return Encoder(export_bundle(recipe, tmp_path_factory.mktemp("bundles") / "raw").path)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_vectors_equal_sentence_transformers(raw_top: Encoder, minilm_checkpoint: Path) -> None:
     theirs = SentenceTransformer(str(minilm_checkpoint), device="cpu").encode(TEXTS, batch_size=8)
@@ -38,7 +41,6 @@ def test_vectors_equal_sentence_transformers(raw_top: Encoder, minilm_checkpoint
     assert agreement.max_difference < 2e-6, str(agreement)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_cls_vectors_equal_sentence_transformers(minilm_checkpoint: Path, tmp_path: Path) -> None:
     word = modules.Transformer(str(minilm_checkpoint), max_seq_length=64)
@@ -82,7 +84,6 @@ def test_codes_of_8_bits_lose_little(minilm_bundle: Path, normalize: bool) -> No
     assert moved.mean() < 1.2e-3
 
 
-@pytest.mark.slow
 def test_published_figure_on_sts_benchmark(raw_top: Encoder, public_data: Path) -> None:
     """82.03 is Spearman's correlation on the test set, as published with the checkpoint."""
     lines = (public_data / "sts" / "sts-b-test.csv").read_text("utf-8").splitlines()
@@ -104,7 +105,6 @@ def test_probes_are_float64_vectors_of_pytorch(minilm_bundle: Path, minilm_check
     np.testing.assert_allclose(probes.unwhitened[7], want, rtol=0, atol=1e-13)
 
 
-@pytest.mark.slow
 def test_replaced_weights_are_not_mixed_with_those_in_use(tmp_path: Path, minilm_bundle: Path) -> None:
     copy = copy_bundle(minilm_bundle, tmp_path)
     made = open_engine(copy / MODEL_FILE, 0, SessionOptions(threads=2))

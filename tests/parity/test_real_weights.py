@@ -18,8 +18,10 @@ from support.cli import ok, refused
 from support.corpus import sentences
 from support.once import once
 from support.real_weights import real_weights
+from support.vectors import worst as worst_of
 from whiten import Encoder
 from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.parity import GATES
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -105,6 +107,21 @@ def test_vectors_are_those_of_the_authors_programs(name: str, tmp_path_factory: 
     with Encoder(bundle) as encoder:
         expected = theirs(folder, texts)
         np.testing.assert_allclose(encoder.encode(list(texts)), expected, rtol=0, atol=5e-6 * np.abs(expected).max())
+
+
+def test_whitened_vectors_equal_pytorch_in_any_batch(tmp_path: Path) -> None:
+    choices = ("--layers", "1,3", "--whitening", "pca", "--max-sentences", "800")
+    ok("export", real_weights(QUICK), *choices, "--out", tmp_path / "bundle")
+    generator = np.random.default_rng(0)
+    with Encoder(tmp_path / "bundle") as encoder:
+        agreement = encoder.verify()
+        assert GATES["fp32"].passes(agreement)
+        assert agreement.max_difference < 5e-6, str(agreement)
+        alone = np.stack([encoder.encode(text) for text in TEXTS])
+        for size in (2, 7, 20):
+            order = generator.permutation(len(TEXTS))
+            mixed = encoder.encode([TEXTS[index] for index in order], batch_size=size)
+            assert worst_of(mixed, alone[order]) < 2e-6
 
 
 @pytest.mark.slow

@@ -62,7 +62,8 @@ def check_all_swaps(
     for number in count(1):
         place = folder / str(number) / "bundle"
         shutil.copytree(old, place)
-        time.sleep(0.02)  # the times of files are counted in steps of up to 10 ms
+        if swap is not rename:  # whose files are other ones, whatever their times are
+            time.sleep(0.02)  # the times of files are counted in steps of up to 10 ms
         with swapping(place, number, partial(swap, place, new)) as steps:
             try:
                 results = open_it(place)

@@ -3,7 +3,7 @@
 import copy
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def broken(request: pytest.FixtureRequest, golden: Path, tmp_path_factory: pytes
     return bundle
 
 
-@pytest.fixture(params=[1, 2, 4])
+@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.slow), 4])
 def encoder(request: pytest.FixtureRequest, broken: Path) -> Encoder:
     return Encoder(broken, threads=request.param)
 
@@ -66,25 +66,30 @@ def test_text_of_a_later_window_comes_with_its_words(encoder: Encoder) -> None:
     assert (error.value.index, error.value.text) == (5000, BAD)
 
 
+@pytest.fixture(scope="module")
+def opened(broken: Path) -> Iterator[Encoder]:
+    with Encoder(broken, threads=2) as encoder:
+        yield encoder
+
+
 @settings(deadline=None, max_examples=25)
 @given(places=st.sets(st.integers(0, 59), min_size=1), size=st.none() | st.integers(1, 8))
-def test_every_text_without_a_vector_is_found(broken: Path, places: set[int], size: int | None) -> None:
-    with Encoder(broken, threads=2) as encoder:
-        texts = [BAD if index in places else GOOD[index % 4] for index in range(60)]
-        ids = encoder._tokenizer.tokenize(texts)
-        vectors: dict[int, NDArray[np.float32]] = {}
+def test_every_text_without_a_vector_is_found(opened: Encoder, places: set[int], size: int | None) -> None:
+    texts = [BAD if index in places else GOOD[index % 4] for index in range(60)]
+    ids = opened._tokenizer.tokenize(texts)
+    vectors: dict[int, NDArray[np.float32]] = {}
 
-        def collect() -> None:
-            for group, rows in encoder._engine._batches(ids, 0, (OUTPUT,), size):
-                vectors.update(zip(group.tolist(), rows, strict=True))
+    def collect() -> None:
+        for group, rows in opened._engine._batches(ids, 0, (OUTPUT,), size):
+            vectors.update(zip(group.tolist(), rows, strict=True))
 
-        with pytest.raises(NoVectorError) as error:
-            collect()
-        assert set(error.value.failures) == places
-        assert set(vectors) == set(range(60)) - places
-        wanted = encoder.encode(list(GOOD))
-        for index, row in vectors.items():
-            np.testing.assert_allclose(row, wanted[index % 4], atol=2e-5 * np.linalg.norm(row))
+    with pytest.raises(NoVectorError) as error:
+        collect()
+    assert set(error.value.failures) == places
+    assert set(vectors) == set(range(60)) - places
+    wanted = opened.encode(list(GOOD))
+    for index, row in vectors.items():
+        np.testing.assert_allclose(row, wanted[index % 4], atol=2e-5 * np.linalg.norm(row))
 
 
 def test_failure_of_the_engine_names_no_text(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:

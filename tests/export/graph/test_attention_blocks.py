@@ -20,15 +20,16 @@ from whiten_export.graph.fold_positions import fold_positions
 from whiten_runtime.bundle import records
 
 TRANSFORMERS_4 = transformers.__version__.startswith("4.")
-SLOW = ("albert", "llama", "mistral", "nomic_bert", "qwen3")
+SLOW = ("albert", "gemma3_text", "mistral", "nomic_bert", "qwen3")
 IN_BLOCKS = [
-    *("bert", "modernbert", "gemma3_text"),
+    *("bert", "modernbert", "llama"),  # which tests/parity/test_families.py traces too
     *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
 ]
 WITHOUT_BLOCKS = ["t5", *(pytest.param(name, marks=pytest.mark.slow) for name in ("deberta-v2", "mpnet", "xlm"))]
 """Networks with biases of positions, or that hide tokens otherwise: they stay as they are."""
 # transformers 4 puts a number in place of hidden scores (Where), and adds no mask.
-(WITHOUT_BLOCKS if TRANSFORMERS_4 else IN_BLOCKS).extend(["gpt2", pytest.param("distilbert", marks=pytest.mark.slow)])
+SINCE_5 = [pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "distilbert")]
+(WITHOUT_BLOCKS if TRANSFORMERS_4 else IN_BLOCKS).extend(SINCE_5)
 GEMMA_WINDOW = 4 if TRANSFORMERS_4 else 8
 """Tokens before and after one that a layer of the small Gemma sees. transformers 4 halves the window of a network
 without causality twice: when the config is made, and when it is read again."""
@@ -121,10 +122,14 @@ def test_graphs_of_short_texts_stay_as_they_are(trace: Callable[[str], ir.Model]
     ("family", "left", "right", "copies"),
     [
         ("bert", {None}, {None}, 1),
-        pytest.param(*("gpt2", {None}, {0}, 1), marks=pytest.mark.skipif(TRANSFORMERS_4, reason="there is no mask")),
+        pytest.param(
+            *("gpt2", {None}, {0}, 1),
+            marks=[pytest.mark.skipif(TRANSFORMERS_4, reason="there is no mask"), pytest.mark.slow],
+        ),
+        ("llama", {None}, {0}, 2),
         pytest.param(*("mistral", {15}, {0}, 2), marks=pytest.mark.slow),
         ("modernbert", {None, 8}, {None, 8}, 1),
-        ("gemma3_text", {None, GEMMA_WINDOW}, {None, GEMMA_WINDOW}, 4),
+        pytest.param(*("gemma3_text", {None, GEMMA_WINDOW}, {None, GEMMA_WINDOW}, 4), marks=pytest.mark.slow),
     ],
 )
 def test_masks_are_read_as_what_they_hide(

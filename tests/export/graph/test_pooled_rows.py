@@ -27,10 +27,11 @@ NETWORKS = [
     pytest.param("mpnet", "cls", 6, marks=pytest.mark.slow),
     ("t5", "last", 6),
     ("modernbert", "cls", 5),
-    ("gpt2", "last", 5),
+    ("llama", "last", 7),
+    pytest.param("gpt2", "last", 5, marks=pytest.mark.slow),
     pytest.param("mistral", "last", 7, marks=pytest.mark.slow),
     pytest.param("qwen3", "last", 7, marks=pytest.mark.slow),
-    ("gemma3_text", "cls", 7),
+    pytest.param("gemma3_text", "cls", 7, marks=pytest.mark.slow),
 ]
 """Architectures, poolings, and the products of the last layer but those of keys and values. Where one product gives
 queries, keys and values, it is left out."""

@@ -141,7 +141,7 @@ def test_other_files_beside_those_of_a_bundle_are_left_alone(bundle: Path, name:
     assert open_bundle(bundle).path == bundle
 
 
-MUTANTS = 1000
+MUTANTS = 500
 TEXTS = ["a text", "another one, which is longer"]
 
 
@@ -185,4 +185,4 @@ def test_mutants_are_refused_or_harmless(golden: Path, tmp_path: Path) -> None:
         else:
             assert rehashed or (passes and np.array_equal(got, want)), (number, name)
         shutil.rmtree(copy)
-    assert all(100 < count < MUTANTS / 2 for count in refused.values()), refused
+    assert all(MUTANTS / 10 < count < MUTANTS / 2 for count in refused.values()), refused

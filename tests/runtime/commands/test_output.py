@@ -47,7 +47,9 @@ def whiten(
     )
 
 
-@pytest.mark.parametrize("locale", LOCALES, ids=str)
+@pytest.mark.parametrize(
+    "locale", [*LOCALES[::2], *(pytest.param(locale, marks=pytest.mark.slow) for locale in LOCALES[1::2])], ids=str
+)
 def test_vector_is_the_same_under_every_locale(tiny_bundle: Path, tiny: Encoder, locale: dict[str, str]) -> None:
     want = tiny.encode(TEXT, prompt="é: ")
     line = f"{TEXT}\n".encode()
@@ -61,7 +63,7 @@ def test_vector_is_the_same_under_every_locale(tiny_bundle: Path, tiny: Encoder,
         np.testing.assert_allclose(row["embedding"], want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("locale", LOCALES[:3], ids=str)
+@pytest.mark.parametrize("locale", [LOCALES[0], LOCALES[2], pytest.param(LOCALES[1], marks=pytest.mark.slow)], ids=str)
 def test_bytes_that_are_not_utf8_are_refused(tiny_bundle: Path, locale: dict[str, str]) -> None:
     done = whiten("embed", tiny_bundle, b"fine", b"h\xe9llo", locale=locale)
     assert (done.returncode, done.stdout) == (2, b"")

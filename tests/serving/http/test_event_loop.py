@@ -77,10 +77,9 @@ def longest(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.mark.parametrize("path", HEAVY)
 def test_many_texts(app: Any, path: str, longest: list[float]) -> None:
-    found = []
-    for _ in range(5):
+    body, found = HEAVY[path], list[float]()
+    while len(found) < 5 and min(found, default=1) >= MOST:
         longest[0] = 0.0
-        body = HEAVY[path]
         answer = asked(app, "GET" if body is None else "POST", path, body)
         assert answer.status == 200
         found.append(longest[0])
