@@ -20,9 +20,8 @@ from whiten_runtime.bundle.parity import GATES, compare, read_probes
 from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.ort.session import SessionOptions
 
-pytestmark = (
-    pytest.mark.slow
-)  # test_real_weights.py has a smaller checkpoint, and the README's test the export of this one
+pytestmark = pytest.mark.slow
+"""Quick tests export a smaller checkpoint with whitening (test_real_weights.py), and this one as the README does."""
 
 TEXTS = [*sentences(200), "", "long " * 600, "Ünïcödé 日本 👩‍👧"]
 
