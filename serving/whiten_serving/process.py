@@ -216,8 +216,9 @@ class Process:
         if self.settings.tls is not None and self._tls is not None:
             try:
                 check_certificate(self.settings.tls)  # all of it is taken, or nothing
-                self._tls.load_cert_chain(self.settings.tls)
-            except (OSError, WhitenError) as error:
+                with naming_certificate(self.settings.tls):
+                    self._tls.load_cert_chain(self.settings.tls)
+            except WhitenError as error:
                 _LOG.error(f"certificate: not reloaded, the old one goes on: {error}")
             else:
                 _LOG.info("certificate: reloaded")

@@ -52,8 +52,7 @@ def check_transformer(settings: dict[str, Any], length: Any, path: Path) -> None
         raise WhitenError(f"{path}: modality_config has message: texts go through a chat template, not supported here")
     text = _named(modalities, "text", path)
     if text and (text.get("method"), text.get("method_output_name")) != _STATES:
-        logits = ", which a reranker or a classifier gives" if text.get("method_output_name") == "logits" else ""
-        raise WhitenError(f"{path}: a text's vectors come from {text}{logits}; wanted {' and '.join(_STATES)}")
+        raise WhitenError(f"{path}: a text's vectors come from {text}; wanted {' and '.join(_STATES)}")
     for name, usual in (("transformer_task", "feature-extraction"), ("module_output_name", "token_embeddings")):
         if (value := settings.get(name) or usual) != usual:
             raise WhitenError(f"{path}: {name} is '{value}'; wanted {usual}")
