@@ -3,7 +3,7 @@
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -65,10 +65,15 @@ class WordCache:
     def _row(self, known: dict[str, Row], chunks: Iterable[str]) -> list[int]:
         return [*self._before, *chain.from_iterable(map(known.__getitem__, chunks)), *self._after]
 
-    def _find(self, known: dict[str, Row], wanted: Collection[str]) -> dict[str, Row]:
+    def _find(self, known: dict[str, Row], wanted: Iterable[str]) -> dict[str, Row]:
         """Return the ids of chunks, remembered or not."""
-        ids_of = {chunk: known[chunk] for chunk in wanted if chunk in known}
-        new = [chunk for chunk in wanted if chunk not in ids_of]
+        ids_of, new = {}, []
+        for chunk in wanted:
+            ids = known.get(chunk)
+            if ids is None:
+                new.append(chunk)
+            else:
+                ids_of[chunk] = ids
         short = encode_chunks(self._backend, [chunk for chunk in new if len(chunk) <= _LONGEST])
         self._remember(short)
         return ids_of | short | _one_by_one(self._backend, [chunk for chunk in new if len(chunk) > _LONGEST])
