@@ -64,6 +64,7 @@ class Line:
 
     def pass_turn(self, request: Request) -> None:
         """Put a client behind the others, and its request behind those of the same client."""
+        request.turn_tokens = 0
         requests = self.clients.pop(request.client)
         del requests[request]
         requests[request] = None
@@ -113,8 +114,9 @@ class Queue:
 
     When a lane is free, it is the turn of the model that has had none for the longest time, among those that may run
     another batch; then of one of its clients, and of one of the client's requests, in the same way. The batch has the
-    next text of this request, and those of like length among the texts that come next, the window. So a text waits for
-    a batch of each request that waits, whatever the work of these requests.
+    next text of this request, and those of like length among the texts that come next, the window. The request keeps its
+    turn until as many of its tokens are taken as a full batch has, as a few texts of several lengths need several
+    batches. So a text waits for one or two batches of each request that waits, whatever the work of these requests.
     """
 
     def __init__(self) -> None:
@@ -196,12 +198,16 @@ class Queue:
             for request, indices in ((request, set(indices)) for request, indices in batch.parts.items())
         }
         line.turn = next(self._turns)
-        line.pass_turn(first)
         line.running += 1
         for request, indices in batch.parts.items():
             request.started = request.started or now
             request.waiting[:WINDOW] = left[request]
-            request.queued_tokens -= sum(request.lengths[index] for index in indices)
+            tokens = sum(request.lengths[index] for index in indices)
+            request.queued_tokens -= tokens
+            request.turn_tokens += tokens if request is first else 0
+        if not first.waiting or first.turn_tokens >= line.schedule.budget:
+            line.pass_turn(first)
+        for request in batch.parts:
             if not request.waiting:
                 line.remove(request)
                 self.requests -= 1

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
@@ -133,6 +134,22 @@ def test_a_short_request_waits_for_a_batch_of_each_long_one() -> None:
     assert firsts(queue, 4) == [long[1], long[2], long[0], short]
 
 
+def test_a_request_keeps_its_turn_until_it_has_had_a_batch_of_tokens() -> None:
+    """Its first batch has texts of one length only: with one batch a turn, each other length waits for all requests."""
+    queue, runner = Queue(), FakeRunner(schedule=Schedule(64, 40))
+    requests = [request_of(runner, 1, 9, 20) for _ in range(20)]
+    long = request_of(runner, 39, 1, *[39] * 5)
+    for request in (*requests, long, request_of(runner, 30)):
+        queue.add(request)
+    turns = []
+    while queue.requests:
+        turns += firsts(queue, 1)
+    places = [requests.index(request) for request in turns if request in requests]
+    assert places == sorted(places)
+    after = turns[turns.index(long) :]
+    assert [request is long for request in after[:4]] == [True, True, False, True]
+
+
 def test_models_take_turns_though_one_has_waited_first() -> None:
     queue, slow, fast = Queue(), FakeRunner(schedule=Schedule(64, 8)), FakeRunner(schedule=Schedule(64, 8))
     queue.add(request_of(slow, *[8] * 100))
@@ -180,6 +197,7 @@ class QueueStates(RuleBasedStateMachine):
         self.runners = [FakeRunner(schedule=schedule) for schedule in SCHEDULES]
         self.turns = dict.fromkeys(self.runners, 0)  # when each model had its last one
         self.waiting: dict[Any, list[tuple[str, list[tuple[Request, list[int]]]]]] = {one: [] for one in self.runners}
+        self.taken: Counter[Request] = Counter()  # tokens of each request that were taken since its turn began
         self.running: list[Batch] = []
         self.requests: list[Request] = []
         self._window = mock.patch.object(module, "WINDOW", WINDOW)
@@ -250,16 +268,20 @@ class QueueStates(RuleBasedStateMachine):
         if batch.texts > 1:
             assert batch.texts * max(lengths) <= schedule.budget
             assert batch.texts * max(lengths) ** 2 <= (schedule.pairs or np.inf)
-        self.pass_turn(order[0][0])
+        first = order[0][0]
+        self.turns[runner] = max(self.turns.values()) + 1  # type: ignore[index]
         for _, some in line:
             for request, indices in some:
                 indices[:] = [index for index in indices if (request, index) not in chosen]
+        self.taken[first] += sum(first.lengths[index] for index in batch.parts[first])
+        if not first.waiting or self.taken[first] >= schedule.budget:
+            self.pass_turn(first)
         self.tidy(runner)
         self.running.append(batch)
 
     def pass_turn(self, first: Request) -> None:
-        """Put a model, its client and its request behind the others."""
-        self.turns[first.runner] = max(self.turns.values()) + 1  # type: ignore[index]
+        """Put a client and its request behind the others."""
+        self.taken[first] = 0
         clients = self.waiting[first.runner]
         clients.sort(key=lambda one: one[0] == first.client)
         clients[-1][1].sort(key=lambda one: one[0] is first)
@@ -288,14 +310,16 @@ class QueueStates(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Take all that is left: nothing stays."""
-        while any(self.waiting.values()):
-            for batch in self.running:
-                self.queue.end(batch)
-            self.running.clear()
-            self.take(4, -1.0)
-        assert (self.queue.tokens, self.queue.requests, self.queue.ready) == (0, 0, False)
-        assert not any(self.queue.line(runner).clients for runner in self.runners)
-        self._window.stop()
+        try:
+            while any(self.waiting.values()):
+                for batch in self.running:
+                    self.queue.end(batch)
+                self.running.clear()
+                self.take(4, -1.0)
+            assert (self.queue.tokens, self.queue.requests, self.queue.ready) == (0, 0, False)
+            assert not any(self.queue.line(runner).clients for runner in self.runners)
+        finally:
+            self._window.stop()
 
 
 TestQueueStates = QueueStates.TestCase
