@@ -237,10 +237,10 @@ def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, p
             f"have by another name; transformers {transformers.__version__} may have put random numbers into them: "
             "install transformers 4.57"
         )
-    check_numbers(network, checkpoint.weights)
+    check_numbers(network, checkpoint.weights, optional)
     if checkpoint.adapter is not None:
         network = merge_adapter(network, checkpoint.adapter)
-        check_numbers(network, [checkpoint.adapter])
+        check_numbers(network, [checkpoint.adapter], optional)
     return network.eval().requires_grad_(False)
 
 

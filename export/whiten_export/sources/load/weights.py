@@ -65,19 +65,27 @@ def tensor_kinds(path: Path) -> dict[str, str]:
     return {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118
 
 
-def check_numbers(network: nn.Module, files: Sequence[Path]) -> None:
-    """Check that all weights are finite, and that none is stored as whole numbers, which loading converts."""
+def check_numbers(network: nn.Module, files: Sequence[Path], optional: Sequence[re.Pattern[str]] = ()) -> None:
+    """Check that all weights are finite, and that none is stored as whole numbers, which loading converts.
+
+    Optional weights that no file has are left out: code may leave them as memory was.
+    """
     parameters = dict(network.named_parameters())
-    odd = next((name for name, parameter in parameters.items() if not _is_finite(parameter.detach())), None)
-    at = f"{files[0] if len(files) == 1 else files[0].parent}: '{odd}'"
     prefix = f"{getattr(network, 'base_model_prefix', '')}."
+    places = dict[str, str]()
     for file in files:
         for key, kind in tensor_kinds(file).items():
-            if (name := key.removeprefix(prefix)) == odd:
-                at = f"{file}: '{key}'"
-            elif name in parameters and kind.startswith(("I", "U", "BOOL")):
-                raise WhitenError(f"{file}: '{key}' holds {kind}; wanted weights, which are floating-point numbers")
-    if odd is not None:
+            for name in _names(key, prefix) & parameters.keys():
+                if kind.startswith(("I", "U", "BOOL")):
+                    raise WhitenError(f"{file}: '{key}' holds {kind}; wanted weights, which are floating-point numbers")
+                places[name] = f"{file}: '{key}'"
+    for name, parameter in parameters.items():
+        if _is_finite(parameter.detach()):
+            continue
+        place = places.get(name)
+        if place is None and any(pattern.search(name) for pattern in optional):
+            continue
+        at = place or f"{files[0] if len(files) == 1 else files[0].parent}: '{name}'"
         raise WhitenError(f"{at} holds NaN or infinity; copy the model again, or use another checkpoint of it")
 
 
@@ -130,8 +138,7 @@ def restore_weights(network: nn.Module, files: Collection[Path]) -> tuple[str, .
     with torch.no_grad():
         for file in files:
             for key, stored in _tensors(file):
-                key = _renamed(key)
-                for name in {key, key.removeprefix(prefix), prefix + key} & wanted.keys():
+                for name in _names(key, prefix) & wanted.keys():
                     weight = wanted[name]
                     written.add(id(weight))
                     if not torch.equal(weight, stored := stored.to(weight.device, weight.dtype)):
@@ -139,12 +146,13 @@ def restore_weights(network: nn.Module, files: Collection[Path]) -> tuple[str, .
     return tuple(name for name, weight in network.named_parameters() if id(weight) not in written)
 
 
-def _renamed(key: str) -> str:
-    """Return the name by which transformers loads a weight that a file has by one of another time."""
+def _names(key: str, prefix: str) -> set[str]:
+    """Return the names by which a network may have a weight of a file, which may be of another time."""
     for old, new in _RENAMED.items():
         if key.endswith(old):
-            return key.removesuffix(old) + new
-    return key
+            key = key.removesuffix(old) + new
+            break
+    return {key, key.removeprefix(prefix), prefix + key}
 
 
 def is_own_code(network: nn.Module) -> bool:
