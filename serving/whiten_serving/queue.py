@@ -114,8 +114,8 @@ class Queue:
 
     When a lane is free, it is the turn of the model that has had none for the longest time, among those that may run
     another batch; then of one of its clients, and of one of the client's requests, in the same way. The batch has the
-    next text of this request, and those of like length among the texts that come next, the window. The request keeps its
-    turn until as many of its tokens are taken as a full batch has, as a few texts of several lengths need several
+    next text of this request, and those of like length among the texts that come next, the window. The request keeps
+    its turn until as many of its tokens are taken as a full batch has, as a few texts of several lengths need several
     batches. So a text waits for one or two batches of each request that waits, whatever the work of these requests.
     """
 
