@@ -88,9 +88,13 @@ def describe(model: ServedModel) -> str:
 
 
 def check_certificate(path: str) -> None:
-    """Check that TLS can be spoken with a file."""
+    """Check that TLS can be spoken with a file, and nobody is asked for a pass phrase, whom a server would wait for."""
     with naming_certificate(path):
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path, password=_refuse_pass_phrase)
+
+
+def _refuse_pass_phrase() -> str:
+    raise OSError("its private key has a pass phrase; write it without one, as by openssl pkey -in KEY -out KEY")
 
 
 @contextmanager

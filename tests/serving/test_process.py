@@ -233,7 +233,12 @@ def test_tls_by_one_file(tiny_bundle: Path, tmp_path: Path, order: tuple[str, st
         assert get(verify=trusted).status_code == 200
         subprocess.run(command, check=True, capture_output=True)  # renewed
         whole = b"".join((tmp_path / name).read_bytes() for name in order)
-        for content, message in ((whole[:300], "certificate: not reloaded"), (whole, "certificate: reloaded")):
+        locked = tmp_path / "locked"
+        encrypt = [openssl, "pkey", "-aes256", "-passout", "pass:secret", "-in", key, "-out", locked]
+        subprocess.run(encrypt, check=True, capture_output=True)
+        old = "certificate: not reloaded"
+        contents = (whole[:300], old), (locked.read_bytes() + certificate.read_bytes(), old)
+        for content, message in (*contents, (whole, "certificate: reloaded")):
             both.write_bytes(content)
             server.signal(signal.SIGHUP)
             server.message(message)
@@ -241,8 +246,10 @@ def test_tls_by_one_file(tiny_bundle: Path, tmp_path: Path, order: tuple[str, st
                 get(verify=trusted)
         trusted = ssl.create_default_context(cafile=certificate)
         assert get(verify=trusted).status_code == 200
-    code, said = run(tiny_bundle, "--tls", certificate)
-    assert (code, is_one_line(said)) == (1, True)
+    both.write_bytes(contents[1][0])
+    for path, wrong in ((certificate, "cannot be used for TLS"), (both, "its private key has a pass phrase")):
+        code, said = run(tiny_bundle, "--tls", path)
+        assert (code, is_one_line(said), wrong in said) == (1, True, True), said
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,3 +53,17 @@ async def ask(
 def asked(app: Callable[..., Any], method: str, path: str, body: object = None, **named: Any) -> Answer:
     """Return the answer to one request, in an event loop of its own."""
     return asyncio.run(asyncio.wait_for(ask(app, method, path, body, **named), 120))
+
+
+def metric(app: Any, name: str) -> float:
+    """Return the number of a metric without labels."""
+    (line,) = [line for line in app.state.service.metrics.page().decode().splitlines() if line.startswith(f"{name} ")]
+    return float(line.rpartition(" ")[2])
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait in the event loop until something is true; fail after a minute."""
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)

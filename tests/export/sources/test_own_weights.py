@@ -120,7 +120,7 @@ def overwriting(folder: Path) -> Path:
 @pytest.mark.parametrize("kind", ["safetensors", "bin", "prefix", "half", "no pooler", "optional pooler", "tensorflow"])
 def test_weights_that_the_code_writes_over_are_those_of_the_file(overwriting: Path, kind: str) -> None:
     path = overwriting / "model.safetensors"
-    want = stored = load_file(path)
+    want = stored = {name: weight.clone() for name, weight in load_file(path).items()}  # not those of a mapped file
     if kind == "half":
         want = stored = {name: weight.half() for name, weight in stored.items()}
     elif kind == "prefix":
