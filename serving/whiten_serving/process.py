@@ -235,7 +235,13 @@ class Process:
         if not replaced:
             return "unchanged"
         encoder, agreement = await asyncio.to_thread(open_encoder, choice, self.settings)
+        before = old.encoder.space
         self.service.models.replace(make_model(choice, encoder, agreement, self.scheduler))
+        if encoder.space != before:
+            _LOG.warning(
+                f"{choice.name}: the space of its vectors is no longer {before}, but {encoder.space}: embed the texts "
+                "of an index again, unless the new bundle is a refit with --align-to"
+            )
         return "reloaded"
 
 

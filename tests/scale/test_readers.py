@@ -123,7 +123,7 @@ WRONG = [
     ("a.jsonl", b"[]", "holds a list; wanted a string or an object"),
     ("a.jsonl", b'{"text": ', "is not JSON (Expecting value: line 1 column 10 (char 9))"),
     ("a.txt", b"caf\xe9", "is not UTF-8 (byte 0xe9)"),
-    ("a.txt", b"a\0b", "holds a NUL byte; wanted UTF-8 text"),
+    ("a.txt", b"a\0b", "holds a NUL byte, as UTF-16 does; wanted UTF-8"),
     ("a.csv", b"1,b,c", "has 3 columns; wanted 2"),
     ("a.csv", b"1,\xff", "is not UTF-8 (byte 0xff)"),
     ("a.tsv", b"1", "has 1 columns; wanted 2"),

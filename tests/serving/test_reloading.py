@@ -189,3 +189,19 @@ def test_a_reload_that_fails_keeps_the_old_bundle_and_says_so(place: Path, golde
         server.message("model: reloaded", after=seen)
         second = vectors(golden / "bundle-v1-int8")
         assert np.allclose(of(server.call("POST", "/v1/embeddings", {"input": TEXTS}).json()), second, atol=1e-5)
+
+
+def test_a_reload_that_changes_the_space_warns(place: Path, golden: Path) -> None:
+    before = Encoder(place).space
+    with RunningServer(place) as server:
+        for name, changes in (("first", True), ("second", False)):
+            seen = len(server.lines)
+            swap(place, golden / "bundle-v1-int8")
+            edit_manifest(place, lambda manifest: manifest.update(name=name))  # noqa: B023
+            after = Encoder(place).space
+            assert (after != before) == changes
+            server.signal(signal.SIGHUP)
+            server.message("model: reloaded", after=seen)
+            said = f"model: the space of its vectors is no longer {before}, but {after}"
+            assert any(said in line for line in server.lines[seen:]) == changes
+            before = after

@@ -139,7 +139,7 @@ class Search:
                 rows.append(score)
         if not rows:
             return ()
-        self.report.stage(f"computing intervals of the {len(rows)} best combinations")
+        self.report.stage("computing intervals of the best combinations")
         draws = resampled(self.tasks, self._cosines(rows), RESAMPLES, seed=0).mean(axis=1)
         return tuple(
             Best(score=row, interval=interval(draw), difference=interval(draw - draws[0]))

@@ -137,7 +137,7 @@ def line_text(line: bytes, row: int) -> str:
 def _decode(line: bytes, row: int) -> str:
     """Return the text of a line with its end; the first line of a file may begin with a byte order mark."""
     if b"\0" in line:
-        raise WrongRowError("holds a NUL byte; wanted UTF-8 text")
+        raise WrongRowError("holds a NUL byte, as UTF-16 does; wanted UTF-8")
     try:
         return line.decode("utf-8-sig" if row == 1 else "utf-8")
     except UnicodeDecodeError as error:

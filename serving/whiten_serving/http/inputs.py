@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -131,7 +131,7 @@ def parse(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.Ra
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _of_validation(str(error), param) from error
+        raise _of_validation(str(error), param, decoder.type) from error
     except msgspec.DecodeError as error:
         raise ApiError("invalid_json", f"the body is not JSON ({error}); send a JSON object") from None
     except UnicodeDecodeError:
@@ -149,7 +149,7 @@ def _repaired(body: bytes | bytearray, error: ApiError) -> bytes:
     return encodable(text).encode()
 
 
-def _of_validation(message: str, param: str) -> ApiError:
+def _of_validation(message: str, param: str, kind: Any) -> ApiError:
     """Return the answer to JSON of a wrong shape; msgspec's message ends with the place, as in "- at `$.input[3]`"."""
     what, _, place = message.partition(" - at `$")
     place = f"{param}{place}".strip("`.")
@@ -161,7 +161,16 @@ def _of_validation(message: str, param: str) -> ApiError:
     if what.startswith("Object missing required field"):
         return ApiError("invalid_type", f"{where}field {what.split('`')[1]!r} is missing", what.split("`")[1])
     first = place.partition(".")[0].partition("[")[0]
+    if what.startswith("Invalid enum value"):
+        what += f"; wanted {', '.join(map(repr, _words(get_type_hints(kind)[place.rpartition('.')[2]])))}"
     return ApiError("invalid_type", f"{where}{what[:1].lower()}{what[1:400]}", first or None)
+
+
+def _words(kind: Any) -> list[str]:
+    """Return the words that values of a type may be."""
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    return [word for part in get_args(kind) for word in _words(part)]
 
 
 class Inputs:

@@ -1,6 +1,7 @@
 """Speak HTTP/1.1 as uvicorn does, but read bodies behind offers of an upgrade, judge heads, and write answers whole.
 
-A client that takes nothing of its answer for some time is cut off.
+A client that takes nothing of its answer for some time is cut off. One that is refused while it sends its body may send
+the rest: closing at once would reset the connection, and many clients then lose the answer (RFC 9112, 9.6).
 """
 
 import asyncio
@@ -19,6 +20,9 @@ _WHOLE = 32_768
 STALLED = 30.0
 """Seconds after which a client that takes nothing of its answer is cut off."""
 
+REST = 30.0
+"""Seconds at most in which the rest of a body is read, and dropped, after the answer that closes the connection."""
+
 _HOST = re.compile(rb"(\[[\w.:~!$&'()*+,;=%-]+\]|([\w.~!$&'()*+,;=-]|%[0-9a-fA-F]{2})*)(:[0-9]*)?", re.ASCII)
 """Value of the header Host (RFC 9110, 7.2): an address in brackets or a name, which may be empty, and a port."""
 
@@ -30,17 +34,24 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
         super().__init__(*arguments, **options)
         self.parser = _Parser(self)
         self.pending = 0
-        self.in_head = True
+        self.in_head, self.in_body = True, False
         self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         if transport.get_extra_info("sslcontext") is None:  # with 0, TLS of uvloop pauses and never goes on
             transport.set_write_buffer_limits(0)  # `pause_writing` then tells of every answer that is not taken at once
-        super().connection_made(_WholeWrites(transport, self.loop))
+        super().connection_made(_Transport(transport, self))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()
+        self.in_body = False
+        self.transport.close()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self.transport.is_closing():
+            self.transport.close()  # without the rest of a body
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -66,6 +77,10 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
             self._stalled.cancel()
             self._stalled = None
 
+    def send_400_response(self, msg: str) -> None:
+        self.in_body = False  # the end of a body that cannot be parsed is not found
+        super().send_400_response(msg)
+
     def on_message_begin(self) -> None:
         self.in_head = True
         super().on_message_begin()
@@ -84,6 +99,7 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
             fields = [field for field in self.headers if field[0] != b"connection"]
             self.headers[:] = [*fields, (b"connection", b"close")]
         if not self.parser.offers_upgrade():
+            self.in_body = True
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -93,6 +109,9 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
     def on_message_complete(self) -> None:
         if not self.parser.offers_upgrade():
             super().on_message_complete()
+            self.in_body = False
+            if self.transport.is_closing():
+                self.transport.close()
 
     def head(self) -> bytes:
         """Return the head of the request that was parsed last, without its offer."""
@@ -101,14 +120,20 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
         return b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, fields)
 
 
-class _WholeWrites:
-    """Writes in one piece what a turn of the event loop gives: the head and the body of an answer, mostly."""
+class _Transport:
+    """Writes in one piece what a turn of the event loop gives: the head and the body of an answer, mostly.
 
-    def __init__(self, transport: Any, loop: Any) -> None:
-        self._transport, self._loop = transport, loop
+    Closes after the rest of a body that is on its way, or when `close` is called again.
+    """
+
+    def __init__(self, transport: Any, protocol: Protocol) -> None:
+        self._transport, self._protocol, self._loop = transport, protocol, protocol.loop
         self._parts: list[bytes] = []
+        self._closing: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
+        if self._closing is not None:
+            return
         if not self._parts:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
@@ -117,7 +142,16 @@ class _WholeWrites:
 
     def close(self) -> None:
         self._flush()
+        if self._closing is not None:
+            self._closing.cancel()
+        elif self._protocol.in_body:
+            self._closing = self._loop.call_later(REST, self._transport.close)
+            self._protocol.flow.resume_reading()
+            return
         self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._closing is not None or self._transport.is_closing()
 
     def _flush(self) -> None:
         parts, self._parts = self._parts, []

@@ -180,6 +180,11 @@ def _damaged_gzip() -> bytes:
         ("a", b"x", UsageError, "unknown kind of file"),
         ("a.txt", b"fine\ncaf\xe9\n", DataError, "line 2 is not UTF-8 .byte 0xe9"),
         ("a.txt", b"\x00\x01\x02", DataError, "NUL byte"),
+        *(
+            (name, "text,id\na,1\n".encode(encoding), DataError, "holds a NUL byte, as UTF-16 does; wanted UTF-8")
+            for name in ("a.txt", "a.jsonl", "a.csv", "a.tsv")
+            for encoding in ("utf-16", "utf-16-le", "utf-16-be")
+        ),
         ("a.txt.gz", b"not gzip", DataError, "not a complete .gz file"),
         ("a.txt.gz", gzip.compress(b"text\n" * 999, mtime=0)[:-20], DataError, "not a complete .gz file"),
         ("a.jsonl", b'{"text": "a"}\n{oops\n', DataError, "line 2 is not JSON"),

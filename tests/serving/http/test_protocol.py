@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
+from whiten_serving.http import protocol
 from whiten_serving.http.protocol import Protocol
 
 POST = b"POST /a HTTP/1.1\r\nhost: test\r\n"
@@ -280,6 +281,33 @@ def test_an_answer_is_written_in_one_piece() -> None:
         assert [answer.partition(b"\r\n\r\n")[2] for answer in written] == [b"POST abc", b"POST def"]
 
     asyncio.run(asyncio.wait_for(main(), 20))
+
+
+async def refuse(scope: Any, receive: Any, send: Any) -> None:
+    """Answer 401 before the body is read."""
+    headers = [(b"content-length", b"2"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 401, "headers": headers})
+    await send({"type": "http.response.body", "body": b"no"})
+
+
+@pytest.mark.parametrize("offer", [b"", H2C])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_client_that_is_refused_while_it_sends_gets_its_answer(
+    offer: bytes, chunked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "echo", refuse)
+    body = bytes(20_000_000)
+    length = b"transfer-encoding: chunked\r\n\r\n%x\r\n" if chunked else b"content-length: %d\r\n\r\n"
+    end = b"\r\n0\r\n\r\n" if chunked else b""
+    answers = asyncio.run(exchange([POST + offer + length % len(body) + body, end], last=b""))
+    assert (answers[:12], answers.count("HTTP/1.1"), answers[-6:]) == ("HTTP/1.1 401", 1, "\r\n\r\nno")
+
+
+def test_a_body_without_end_is_read_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "echo", refuse)
+    monkeypatch.setattr(protocol, "REST", 0.05)
+    answers = asyncio.run(exchange([POST + b"content-length: 9\r\n\r\nabc"], last=b""))
+    assert answers.startswith("HTTP/1.1 401")
 
 
 async def large(scope: Any, receive: Any, send: Any) -> None:
