@@ -23,6 +23,12 @@ PLAN_FILE = "_plan.json"
 PER_SHARD = 100_000
 """Texts of a shard, at most: some minutes of one core with a small model, 150 MB of 384 float32 numbers."""
 
+SHARDS = 64
+"""Shards of a small job of embedding, about: so many processes have work, and so often progress is told."""
+
+WINDOW = 4_096
+"""Texts of a shard of a small job, or a multiple: a processor embeds so many at once."""
+
 READERS = 8
 """Files that are read at once: most of the time is waited for a store."""
 
@@ -88,8 +94,12 @@ def plan_job(
         say(f"planning {len(entries):,} file{'' if len(entries) == 1 else 's'}")
     if written is not None and _looks_same(written, entries, choice):
         job = msgspec.structs.replace(written, **common)
+    elif written is not None:
+        job = make_job(common, entries, choice, written.per_shard)
     else:
-        job = make_job(common, entries, choice, PER_SHARD if written is None else written.per_shard)
+        job = make_job(common, entries, choice, PER_SHARD)
+        if task == "embed" and _can_be_cut(job, fewer := texts_per_shard(job.starts[-1])):
+            job = make_job(common, entries, choice, fewer)
     if written is None:
         folder.create(PLAN_FILE, msgspec.json.encode(job) + b"\n")
         written = read_job(folder)  # another process may have planned meanwhile
@@ -114,6 +124,19 @@ def _looks_same(job: Job, entries: list[Entry], choice: ColumnChoice) -> bool:
     """Return whether names, sizes and times of the files are those of the plan; files without a time may differ."""
     before = [Entry(file.url, file.name, file.size, file.stamp) for file in job.files]
     return before == entries and job.choice == choice and all(entry.stamp for entry in entries)
+
+
+def texts_per_shard(records: int) -> int:
+    """Return how many texts a shard has at most, of a job of embedding with so many."""
+    return min(PER_SHARD, WINDOW * max(1, -(-records // (SHARDS * WINDOW))))
+
+
+def _can_be_cut(job: Job, size: int) -> bool:
+    """Return whether a shard has more records than `size`, and is not one compressed file, which is never cut."""
+    return any(
+        job.records(number) > size and (len(shard) > 1 or job.files[shard[0].file].compression is None)
+        for number, shard in enumerate(job.shards)
+    )
 
 
 def _check_empty(folder: Folder) -> None:

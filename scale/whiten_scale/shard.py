@@ -90,9 +90,14 @@ class Vectors:
         most = self._embedder.max_characters
         if table.column(0).nbytes <= most:  # of texts that are short together: no need to look at each
             return table
-        read, field = self._embedder.part_read(most), table.schema.field(0)
+        read, field = self._embedder.part_read(most + 1), table.schema.field(0)  # one more: they count as cut
         texts = [text[read] for text in table.column(0).to_pylist()]
         return table.set_column(0, field, pyarrow.array(texts, field.type))
+
+    @property
+    def truncated(self) -> int:
+        """Return the number of texts that were cut so far."""
+        return self._embedder.truncated
 
     def of(self, texts: Sequence[str]) -> NDArray[Any]:
         """Return what is stored of texts, [n, width]."""
@@ -134,6 +139,7 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     records: int  # that it was made of
     rows: int  # of the file
     blank: int  # records that are blank lines of .jsonl, .csv and .tsv files
+    truncated: int = 0  # rows whose texts were cut; versions before 0.5 did not count them
     wrong: tuple[WrongRow, ...]
 
 
@@ -154,7 +160,7 @@ def embed_shard(vectors: Vectors, job: Job, number: int, out: Folder, record_err
         return
     _, parquet = import_parquet()
     schema = vectors.schema(job)
-    wrong, records, rows = list[WrongRow](), 0, 0
+    wrong, records, rows, truncated = list[WrongRow](), 0, 0, 0
     order = list(dict.fromkeys(job.files[piece.file].name for piece in job.shards[number]))
 
     def tables() -> Iterator[Any]:
@@ -169,19 +175,21 @@ def embed_shard(vectors: Vectors, job: Job, number: int, out: Folder, record_err
     with out.writing(name) as file:
         with parquet.ParquetWriter(file, schema, **_encoding(schema)) as writer:
             for window in _windows(tables(), vectors.window):
-                table, failed = _embedded(window, vectors, schema)
+                table, failed, cut = _embedded(window, vectors, schema)
                 if failed and not record_errors:
                     raise failed[0].error()
                 wrong.extend(failed)
                 if len(table):
                     writer.write_table(table, row_group_size=len(table))
                 rows += len(table)
+                truncated += cut
             record = ShardRecord(
                 key=job.key,
                 shard=number,
                 records=records,
                 rows=rows,
                 blank=records - rows - len(wrong),
+                truncated=truncated,
                 wrong=tuple(sorted(wrong, key=lambda row: (order.index(row.file), row.row))),
             )
             writer.add_key_value_metadata({SHARD_KEY: msgspec.json.encode(record).decode()})
@@ -202,11 +210,12 @@ def _windows(tables: Iterable[Any], size: int) -> Iterator[Any]:
         yield waiting
 
 
-def _embedded(window: Any, vectors: Vectors, schema: Any) -> tuple[Any, list[WrongRow]]:
-    """Return a table of the output for a window of the input, without the rows that get no vector, and these rows."""
+def _embedded(window: Any, vectors: Vectors, schema: Any) -> tuple[Any, list[WrongRow], int]:
+    """Return a table of the output for a window of the input, the rows that get no vector, and how many were cut."""
     pyarrow, _ = import_parquet()
     failed = list[WrongRow]()
     while True:
+        before = vectors.truncated
         try:
             rows = vectors.of(window.column(0).to_pylist())
             break
@@ -219,7 +228,7 @@ def _embedded(window: Any, vectors: Vectors, schema: Any) -> tuple[Any, list[Wro
         window = window.take(pyarrow.array(others, pyarrow.int64()))
     last = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.ravel()), rows.shape[1])
     first = window.columns[1 + window.num_columns - len(schema) :]
-    return pyarrow.table([*first, last], schema=schema), failed
+    return pyarrow.table([*first, last], schema=schema), failed, vectors.truncated - before
 
 
 def _encoding(schema: Any) -> dict[str, Any]:

@@ -116,6 +116,10 @@ def haystack(bundle: str, texts: list[str], out: str) -> dict[str, Any]:
     embedded = BundleDocumentEmbedder(bundle).run(documents=documents)["documents"]
     assert [one.content for one in embedded] == texts
     assert all(one.embedding is None for one in documents)
+    embedder = BundleDocumentEmbedder(bundle)
+    refused(embedder.run, documents[0], "documents is Document")
+    refused(embedder.run, "a text", "documents is str 'a text'; wanted a list of Document")
+    refused(embedder.run, [documents[0], "a text"], "documents[1] is str 'a text'; wanted a Document")
     titled = BundleDocumentEmbedder(bundle, meta_fields_to_embed=["title", "absent"], embedding_separator=" | ")
     with_title = titled.run(documents=[Document(content=texts[0], meta={"title": "Birds"})])["documents"][0]
     plain = BundleDocumentEmbedder(bundle).run(documents=[Document(content=f"Birds | {texts[0]}")])["documents"][0]
@@ -127,6 +131,18 @@ def haystack(bundle: str, texts: list[str], out: str) -> dict[str, Any]:
         "queries": [texter.run(text=text)["embedding"] for text in texts],
         "unit_queries": [unit.run(text=text)["embedding"] for text in texts],
     }
+
+
+def refused(call: Callable[[Any], Any], given: Any, message: str) -> None:
+    """Check that a call refuses what it is given."""
+    from whiten_runtime.errors import TextError
+
+    try:
+        call(given)
+    except TextError as error:
+        assert message in str(error), error
+    else:
+        raise AssertionError(f"{given!r} was not refused")
 
 
 def keybert(bundle: str, texts: list[str], out: str) -> dict[str, Any]:
@@ -157,6 +173,9 @@ def langchain(bundle: str, texts: list[str], out: str) -> dict[str, Any]:
     query = embeddings.embed_query(texts[2])
     assert isinstance(query[0], float)
     assert asyncio.run(embeddings.aembed_query(texts[2])) == query
+    refused(embeddings.embed_documents, texts[0], "wanted a list of str, or embed_query for one text")
+    refused(embeddings.embed_query, texts[:2], "texts[0] is list")
+    refused(embeddings.embed_query, None, "texts[0] is NoneType None; wanted a str")
     return {
         "documents": [store.store[one]["vector"] for one in ids],
         "queries": [embeddings.embed_query(text) for text in texts],

@@ -1,6 +1,7 @@
 """Run the example of pgvector, and the lines of the page, on a real PostgreSQL, started here in a new folder."""
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.cli import ok
 from support.corpus import sentences
 
 pytestmark = pytest.mark.slow
@@ -90,6 +92,28 @@ def test_the_fifteen_lines_of_the_page(postgres: dict[str, str], tiny_bundle: Pa
     (tmp_path / "bundles" / "minilm").symlink_to(tiny_bundle)
     code = code.replace("vector(384)", "vector(32)")
     assert len(ast.literal_eval(run([sys.executable, "-c", code], postgres, cwd=tmp_path))) == 2
+
+
+def test_files_of_embed_many_become_a_table_of_the_page(
+    postgres: dict[str, str], tiny_bundle: Path, tmp_path: Path
+) -> None:
+    """Every row that the filter takes is found, however few they are; the vectors are those of the files."""
+    page = (ROOT / "docs" / "guides" / "search.md").read_text("utf-8")
+    code = page.partition("### Files of embed-many")[2].partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "bundles").mkdir()
+    (tmp_path / "bundles" / "minilm").symlink_to(tiny_bundle)
+    rows = [
+        {"id": f"0{number}", "title": "A\t\\N" if number % 100 == 0 else "the", "text": text}
+        for number, text in enumerate(sentences(400))
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    options = ("--id", "id", "--keep", "title", "--vector-type", "float16", "--out", tmp_path / "vectors")
+    ok("embed-many", tiny_bundle, "--input", tmp_path / "in.jsonl", *options)
+    found = ast.literal_eval(
+        run([sys.executable, "-c", code.replace("halfvec(384)", "halfvec(32)")], postgres, cwd=tmp_path)
+    )
+    assert sorted(found) == [("00", "A\t\\N"), ("0100", "A\t\\N"), ("0200", "A\t\\N"), ("0300", "A\t\\N")]
+    assert asked(postgres, "SELECT count(*) FROM documents") == 400
 
 
 @pytest.fixture(scope="module")

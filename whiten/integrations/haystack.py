@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from whiten.integrations.opening import Adapter, BundleSource
-from whiten_runtime.errors import needing_package
+from whiten_runtime.errors import TextError, described, needing_package
 from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("haystack-ai"):
@@ -114,9 +114,14 @@ class BundleDocumentEmbedder(_BundleEmbedder):
         """Return copies of the documents, with their vectors, as `documents`.
 
         Raises:
-            TextError: an item is not a document.
+            TextError: `documents` is no list, or an item is not a document.
             UsageError: the bundle's vectors cannot be truncated.
         """
+        if not isinstance(documents, list):
+            raise TextError(f"documents is {described(documents)}; wanted a list of Document")
+        for index, item in enumerate(documents):
+            if not isinstance(item, Document):
+                raise TextError(f"documents[{index}] is {described(item)}; wanted a Document of Haystack")
         texts = [self._text(document) for document in documents]
         vectors = self.encoder.encode_document(texts, **self._options).tolist()
         return {

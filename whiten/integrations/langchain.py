@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from whiten.integrations.opening import Adapter
-from whiten_runtime.errors import needing_package
+from whiten_runtime.errors import TextError, described, needing_package
 from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("langchain-core"):
@@ -33,11 +33,23 @@ class BundleEmbeddings(Adapter, Embeddings):  # type: ignore[misc]
         self._options: dict[str, Any] = {"normalize_embeddings": normalize_embeddings, "truncate_dim": truncate_dim}
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Return the vector of each text, with the prompt of documents."""
+        """Return the vector of each text, with the prompt of documents.
+
+        Raises:
+            TextError: `texts` is one string, or an item is not a string.
+            UsageError: the bundle's vectors cannot be truncated.
+        """
+        if isinstance(texts, str):
+            raise TextError(f"texts is {described(texts)}; wanted a list of str, or embed_query for one text")
         vectors: list[list[float]] = self.encoder.encode_document(texts, **self._options).tolist()
         return vectors
 
     def embed_query(self, text: str) -> list[float]:
-        """Return the vector of a text, with the prompt of queries."""
-        vector: list[float] = self.encoder.encode_query(text, **self._options).tolist()
+        """Return the vector of a text, with the prompt of queries.
+
+        Raises:
+            TextError: `text` is not a string.
+            UsageError: the bundle's vectors cannot be truncated.
+        """
+        vector: list[float] = self.encoder.encode_query([text], **self._options)[0].tolist()
         return vector

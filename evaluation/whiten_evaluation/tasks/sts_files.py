@@ -116,7 +116,7 @@ def read_sts(directory: Path, names: Sequence[str] = tuple(SUBSETS), required: b
     if not tasks:
         raise UsageError(
             f"data '{directory}' holds no complete task of {', '.join(names)}; wanted files such as sts-b-test.csv, "
-            "sts12.MSRpar-test.csv or STS12-en-test/STS.input.MSRpar.txt"
+            "sts12.MSRpar-test.csv or STS12-en-test/STS.input.MSRpar.txt; call a file of your own pairs sts-test.csv"
         )
     return StsData(tuple(tasks), absent)
 

@@ -124,7 +124,7 @@ def read_collections(folder: Path, split: str | None) -> list[Collection]:
     Raises:
         UsageError: there is no collection, or one without judgements of this split.
         DataError: a file cannot be read, an id stands twice, a query is empty, a judgement has no whole number as its
-            grade, or no document is relevant to any query.
+            grade, no document is relevant to any query, or none of the judged queries or documents is there.
     """
     try:
         corpora = _corpora(folder)
@@ -161,8 +161,13 @@ def _read_collection(folder: Path, split: str | None) -> Collection:
     positive = {query: {key: grade for key, grade in own.items() if grade > 0} for query, own in grades.items()}
     positive = {query: own for query, own in positive.items() if own}
     asked = {query: queries[query] for query in queries if query in positive}
+    if not positive:
+        raise DataError(f"{relevant}: no document is relevant to any query; wanted grades of 1 or higher")
     if not asked:
-        raise DataError(f"{relevant}: no document is relevant to any query of {_QUERIES}; wanted grades of 1 or higher")
+        raise DataError(f"{relevant}: {_unknown('query', next(iter(positive)), _QUERIES, next(iter(queries)))}")
+    judged = [key for query in asked for key in positive[query]]
+    if documents.keys().isdisjoint(judged):
+        raise DataError(f"{relevant}: {_unknown('document', judged[0], _CORPUS, next(iter(documents)))}")
     return Collection(
         folder.resolve().name,
         documents,
@@ -172,6 +177,11 @@ def _read_collection(folder: Path, split: str | None) -> Collection:
         relevant.name,
         tuple(query for query in grades if query not in queries),
     )
+
+
+def _unknown(what: str, judged: str, name: str, there: str) -> str:
+    """Say that a file has nothing that is judged, with an id of both sides: quotes and zeros are often the reason."""
+    return f"no {what} that is judged is in {name}: this has ids such as {there}, not {judged}; give both the same ids"
 
 
 def _judgements(folder: Path, split: str | None) -> Path:

@@ -4,6 +4,7 @@ from typing import get_args
 
 import click
 
+from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import bundle_argument, command, counted, given_text, say, warn
 from whiten_runtime.commands.help import WholeNumber, heading, option
@@ -134,11 +135,15 @@ def embed_many(
         raise WhitenError(f"{folder.place(gone[0])}: was removed during this run; run the same command again")
     wrong = write_errors(folder, shards_done) if whole else 0
     rows = sum(record.rows for record in shards_done.values())
+    truncated = sum(record.truncated for record in shards_done.values())
     if wrong:
         warn(
             f"left out, as they hold no text or get no vector: {counted(wrong, 'row')}, "
             f"listed in {folder.place(ERRORS_FILE)}"
         )
+    if truncated:
+        limit = f"at most {read_manifest(path).max_seq_length} tokens of a text are read"
+        warn(f"{truncated:,} of {rows:,} texts were cut: {limit}")
     shards = counted(len(everything), "shard")
     of = "" if len(shards_done) == len(everything) else f"{len(shards_done):,} of "
     say(f"{counted(rows, 'row')} in {of}{shards} in {folder.url}")
@@ -152,6 +157,7 @@ def embed_many(
                 "resumed": len(there),
                 "rows": rows,
                 "blank": sum(record.blank for record in shards_done.values()),
+                "truncated": truncated,
                 "wrong": sum(len(record.wrong) for record in shards_done.values()),
                 "key": job.key,
             }

@@ -109,7 +109,8 @@ def test_unknown_tasks_and_empty_directories_are_refused(tmp_path: Path) -> None
     assert parse_tasks("sts12, stsb,SICK_R", SUBSETS) == ("STS-B", "SICK-R", "STS12")
     with pytest.raises(UsageError, match="task 'sts17' is unknown; wanted some of STS-B"):
         parse_tasks("sts17", SUBSETS)
-    with pytest.raises(UsageError, match="holds no complete task"):
+    (tmp_path / "my-pairs.csv").write_text("sentence1,sentence2,score\na,b,1\n", "utf-8")
+    with pytest.raises(UsageError, match=r"holds no complete task.*; call a file of your own pairs sts-test\.csv"):
         read_sts(tmp_path)
     with pytest.raises(UsageError, match="is not a directory"):
         read_sts(tmp_path / "nowhere")

@@ -1,6 +1,7 @@
 """Collections in BEIR's layout, and what is refused of them."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,9 +126,20 @@ def test_judgements_of_unknown_ids_are_counted_in_a_warning(
         assert line.startswith(f"one: test.tsv: {words}")
 
 
-def test_no_known_query_with_a_relevant_document_is_refused(folder: Path) -> None:
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq9\td1\t1\n")
-    with pytest.raises(WhitenError, match=r"no document is relevant to any query of queries\.jsonl"):
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("q9\td1\t1\n", "no query that is judged is in queries.jsonl: this has ids such as q1, not q9;"),
+        ('"q1"\t"d1"\t1\n', 'no query that is judged is in queries.jsonl: this has ids such as q1, not "q1";'),
+        ("q1\td1\t0\nq9\td1\t1\n", "no query that is judged is in queries.jsonl: this has ids such as q1, not q9;"),
+        ("q1\t1\t1\nq2\t2\t1\n", "no document that is judged is in corpus.jsonl: this has ids such as d1, not 1;"),
+        ("q1\t1\t1\nq9\td1\t1\n", "no document that is judged is in corpus.jsonl: this has ids such as d1, not 1;"),
+    ],
+)
+def test_judgements_of_other_ids_alone_are_refused(folder: Path, lines: str, words: str) -> None:
+    """Quotes, and zeros that a spreadsheet takes away, leave every score 0."""
+    (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{lines}")
+    with pytest.raises(WhitenError, match=re.escape(words)):
         read(folder)
 
 
