@@ -33,9 +33,11 @@ def test_many_tiny_items_are_counted_before_they_are_decoded(
     decoded: list[int] = []
 
     class Decoder:
+        type = str | list[str]
+
         def decode(self, written: bytes) -> Any:
             decoded.append(len(written))
-            return msgspec.json.decode(written, type=str | list[str])
+            return msgspec.json.decode(written, type=self.type)
 
     monkeypatch.setattr("whiten_serving.http.inputs._TEXTS", Decoder())
     answer = asked(app_with(token_ids="own"), "POST", "/v1/embeddings", {"input": [item] * 400_000})
