@@ -52,9 +52,8 @@ class Batcher(_Queued):
     Use it from any number of threads: Flask, gRPC, Celery. It has no event loop; `AsyncEncoder` is for those that have.
     A text's vector does not depend on the other texts of its batch. Calls take turns: a batch begins with the next text
     of the call whose turn it is, and takes others of its length from those that wait next. A turn lasts until as many
-    tokens of the call are taken as a full batch has. So a short call waits for one or two batches of each long one, not
-    for all of it. Equal texts of a call are computed once. No call waits for others to come. After a fork, make one in
-    each child.
+    tokens of the call are taken as a full batch has. So a short call waits for so many of each long one, not for all of
+    it. Equal texts of a call are computed once. No call waits for others to come. After a fork, make one in each child.
 
     Args:
         encoder: an encoder, which stays the caller's to close; or the bundle of one that is opened and closed here.

@@ -88,9 +88,14 @@ def describe(model: ServedModel) -> str:
 
 
 def check_certificate(path: str) -> None:
-    """Check that TLS can be spoken with a file, and nobody is asked for a pass phrase, whom a server would wait for."""
+    """Check that TLS can be spoken with a file."""
+    load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), path)
+
+
+def load_certificate(context: ssl.SSLContext, path: str) -> None:
+    """Load a private key and certificates; nobody is asked for a pass phrase, whom a server would wait for."""
     with naming_certificate(path):
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path, password=_refuse_pass_phrase)
+        context.load_cert_chain(path, password=_refuse_pass_phrase)
 
 
 def _refuse_pass_phrase() -> str:

@@ -32,6 +32,7 @@ from whiten_serving.opening import (
     check_certificate,
     describe,
     is_replaced,
+    load_certificate,
     make_model,
     make_scheduler,
     naming_certificate,
@@ -216,8 +217,7 @@ class Process:
         if self.settings.tls is not None and self._tls is not None:
             try:
                 check_certificate(self.settings.tls)  # all of it is taken, or nothing
-                with naming_certificate(self.settings.tls):
-                    self._tls.load_cert_chain(self.settings.tls)
+                load_certificate(self._tls, self.settings.tls)
             except WhitenError as error:
                 _LOG.error(f"certificate: not reloaded, the old one goes on: {error}")
             else:

@@ -64,7 +64,7 @@ class Line:
 
     def pass_turn(self, request: Request) -> None:
         """Put a client behind the others, and its request behind those of the same client."""
-        request.turn_tokens = 0
+        request.turn_tokens -= self.schedule.budget
         requests = self.clients.pop(request.client)
         del requests[request]
         requests[request] = None
@@ -116,7 +116,8 @@ class Queue:
     another batch; then of one of its clients, and of one of the client's requests, in the same way. The batch has the
     next text of this request, and those of like length among the texts that come next, the window. The request keeps
     its turn until as many of its tokens are taken as a full batch has, as a few texts of several lengths need several
-    batches. So a text waits for one or two batches of each request that waits, whatever the work of these requests.
+    batches; what is more counts in its next turn (deficit round robin: Shreedhar and Varghese, 1996). So a text
+    waits for the tokens of a full batch, or nearly two, of each request that waits, whatever their work.
     """
 
     def __init__(self) -> None:
@@ -145,6 +146,8 @@ class Queue:
         """Forget the texts of a request that wait, if any do; the caller marks it as over."""
         if request.queued_tokens:
             line, tokens = self._lines[request.runner], request.queued_tokens
+            if request.started and request is line.first():  # else a client who drops requests would keep its turn
+                line.pass_turn(request)
             line.remove(request)
             request.queued_tokens, request.waiting = 0, []
             self.requests -= 1
@@ -184,11 +187,11 @@ class Queue:
         while (line := self._next()) is not None:
             found: list[Request] = []
             window = line.window(now, found)
+            if not found:
+                return self._taken(line, line.form(window, idle), window[0][0], now)
             late += found
             for request in found:
                 self.drop(request)
-            if window:
-                return self._taken(line, line.form(window, idle), window[0][0], now)
         return None
 
     def _taken(self, line: Line, batch: Batch, first: Request, now: float) -> Batch:

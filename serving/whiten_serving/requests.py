@@ -81,7 +81,7 @@ class Request:
     tokens: int = field(init=False)
     queued_tokens: int = field(init=False)  # tokens that no lane has taken
     waiting: list[int] = field(init=False)  # indices of the texts that no lane has taken
-    turn_tokens: int = 0  # tokens that lanes have taken in its turn, if it has one
+    turn_tokens: int = 0  # tokens that lanes have taken in its turn, and those beyond its share in the turns before
     left: int = field(init=False)  # texts that are not computed
     is_sample: bool = False  # it measures the rate for nobody
     finished: bool = False  # it has its outcome, or its caller has gone

@@ -1,7 +1,6 @@
 """Test that jobs of few texts have shards for several processes, and the vectors of whole shards."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -83,9 +82,7 @@ def test_a_compressed_file_is_not_read_twice(
 
 
 @pytest.mark.usefixtures("windows_of_ten")
-def test_a_job_keeps_the_size_it_began_with(
-    tiny_bundle: Path, tmp_path: Path, texts_per_shard: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_keeps_the_size_it_began_with(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, out = tmp_path / "in.txt", tmp_path / "out"
     source.write_text("a dog\n" * 75, "utf-8")
     assert len(plan(tiny_bundle, source, out)) == 8

@@ -197,7 +197,7 @@ class QueueStates(RuleBasedStateMachine):
         self.runners = [FakeRunner(schedule=schedule) for schedule in SCHEDULES]
         self.turns = dict.fromkeys(self.runners, 0)  # when each model had its last one
         self.waiting: dict[Any, list[tuple[str, list[tuple[Request, list[int]]]]]] = {one: [] for one in self.runners}
-        self.taken: Counter[Request] = Counter()  # tokens of each request that were taken since its turn began
+        self.taken: Counter[Request] = Counter()  # tokens of each request that were taken, less a batch for each turn
         self.running: list[Batch] = []
         self.requests: list[Request] = []
         self._window = mock.patch.object(module, "WINDOW", WINDOW)
@@ -232,7 +232,14 @@ class QueueStates(RuleBasedStateMachine):
         request = data.draw(st.sampled_from(self.requests))
         request.finished = True
         self.queue.drop(request)
+        self.lose_turn(request)
         self.forget(request)
+
+    def lose_turn(self, gone: Request) -> None:
+        """Pass the turn of a request that is the next one, and of which texts were taken."""
+        clients = self.waiting[gone.runner]
+        if clients and clients[0][1][0][0] is gone and gone.started:
+            self.pass_turn(gone)
 
     def forget(self, gone: Request) -> None:
         for _, some in self.waiting[gone.runner]:
@@ -251,6 +258,7 @@ class QueueStates(RuleBasedStateMachine):
         batch = self.queue.take(idle, now, late)
         assert all(request.deadline <= now for request in late)
         for request in late:
+            self.lose_turn(request)
             self.forget(request)
         if batch is None:
             assert not self.ready()
@@ -281,7 +289,7 @@ class QueueStates(RuleBasedStateMachine):
 
     def pass_turn(self, first: Request) -> None:
         """Put a client and its request behind the others."""
-        self.taken[first] = 0
+        self.taken[first] -= first.runner.schedule.budget
         clients = self.waiting[first.runner]
         clients.sort(key=lambda one: one[0] == first.client)
         clients[-1][1].sort(key=lambda one: one[0] is first)

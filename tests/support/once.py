@@ -70,7 +70,8 @@ def kept(name: str, requirements: Path, install: Callable[[Path], Sequence[objec
 
 def installed_packages(name: str, requirements: Path, *options: str) -> Path:
     """Return a folder with the packages of a file of requirements, to be put on PYTHONPATH."""
-    return kept(name, requirements, lambda folder: (*INSTALL, *options, "--target", folder, "-r", requirements))
+    command = *INSTALL, "--python", sys.executable, *options
+    return kept(name, requirements, lambda folder: (*command, "--target", folder, "-r", requirements))
 
 
 def installed_environment(name: str, requirements: Path) -> Path:

@@ -114,10 +114,10 @@ class BundleDocumentEmbedder(_BundleEmbedder):
         """Return copies of the documents, with their vectors, as `documents`.
 
         Raises:
-            TextError: `documents` is no list, or an item is not a document.
+            TextError: `documents` is no list or tuple, or an item is not a document.
             UsageError: the bundle's vectors cannot be truncated.
         """
-        if not isinstance(documents, list):
+        if not isinstance(documents, (list, tuple)):
             raise TextError(f"documents is {described(documents)}; wanted a list of Document")
         for index, item in enumerate(documents):
             if not isinstance(item, Document):

@@ -164,10 +164,12 @@ def _read_collection(folder: Path, split: str | None) -> Collection:
     if not positive:
         raise DataError(f"{relevant}: no document is relevant to any query; wanted grades of 1 or higher")
     if not asked:
-        raise DataError(f"{relevant}: {_unknown('query', next(iter(positive)), _QUERIES, next(iter(queries)))}")
-    judged = [key for query in asked for key in positive[query]]
-    if documents.keys().isdisjoint(judged):
-        raise DataError(f"{relevant}: {_unknown('document', judged[0], _CORPUS, next(iter(documents)))}")
+        judged, there = next(iter(positive)), next(iter(queries))
+        raise DataError(f"{relevant}: {_unknown('query with a relevant document', judged, _QUERIES, there)}")
+    wanted = [key for query in asked for key in positive[query]]
+    if documents.keys().isdisjoint(wanted):
+        there = next(iter(documents))
+        raise DataError(f"{relevant}: {_unknown('relevant document of a known query', wanted[0], _CORPUS, there)}")
     return Collection(
         folder.resolve().name,
         documents,
@@ -181,7 +183,7 @@ def _read_collection(folder: Path, split: str | None) -> Collection:
 
 def _unknown(what: str, judged: str, name: str, there: str) -> str:
     """Say that a file has nothing that is judged, with an id of both sides: quotes and zeros are often the reason."""
-    return f"no {what} that is judged is in {name}: this has ids such as {there}, not {judged}; give both the same ids"
+    return f"no {what} is in {name}: this has ids such as {there}, not {judged}; give both the same ids"
 
 
 def _judgements(folder: Path, split: str | None) -> Path:

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum, EnumType
 from itertools import takewhile
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -162,14 +163,18 @@ def _of_validation(message: str, param: str, kind: Any) -> ApiError:
         return ApiError("invalid_type", f"{where}field {what.split('`')[1]!r} is missing", what.split("`")[1])
     first = place.partition(".")[0].partition("[")[0]
     if what.startswith("Invalid enum value"):
-        what += f"; wanted {', '.join(map(repr, _words(get_type_hints(kind)[place.rpartition('.')[2]])))}"
+        what += f"; wanted {', '.join(_words(get_type_hints(kind)[place.rpartition('.')[2]]))}"
     return ApiError("invalid_type", f"{where}{what[:1].lower()}{what[1:400]}", first or None)
 
 
 def _words(kind: Any) -> list[str]:
-    """Return the words that values of a type may be."""
+    """Return the words that values of a type may be, as JSON has them."""
+    if kind is bool:
+        return ["true", "false"]
+    if isinstance(kind, EnumType):
+        return [f"'{member.value}'" for member in list[Enum](kind)]
     if get_origin(kind) is Literal:
-        return list(get_args(kind))
+        return [f"'{word}'" for word in get_args(kind)]
     return [word for part in get_args(kind) for word in _words(part)]
 
 

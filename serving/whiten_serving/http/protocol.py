@@ -98,12 +98,13 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
         if not self.parser.should_keep_alive():  # uvicorn before 0.53 reads "TE, close" as a connection that goes on
             fields = [field for field in self.headers if field[0] != b"connection"]
             self.headers[:] = [*fields, (b"connection", b"close")]
-        if not self.parser.offers_upgrade():
-            self.in_body = True
+        if not self.parser.offers_upgrade() and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self.in_body = not self.expect_100_continue  # else the client may wait for a word before it sends the body
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self.pending = 0
+        self.pending, self.in_body = 0, True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -112,6 +113,15 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
             self.in_body = False
             if self.transport.is_closing():
                 self.transport.close()
+            elif self.cycle.response_complete:  # before the end of the body, which has stopped the timer
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
+
+    @property
+    def is_refused(self) -> bool:
+        """Return whether the last request is answered, and its client may send more of the body."""
+        return self.in_body and self.cycle.response_complete
 
     def head(self) -> bytes:
         """Return the head of the request that was parsed last, without its offer."""
@@ -123,7 +133,7 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
 class _Transport:
     """Writes in one piece what a turn of the event loop gives: the head and the body of an answer, mostly.
 
-    Closes after the rest of a body that is on its way, or when `close` is called again.
+    Closes after the rest of a body that is on its way, or when `close` is called again. The client is told at once.
     """
 
     def __init__(self, transport: Any, protocol: Protocol) -> None:
@@ -144,9 +154,11 @@ class _Transport:
         self._flush()
         if self._closing is not None:
             self._closing.cancel()
-        elif self._protocol.in_body:
+        elif self._protocol.is_refused:
             self._closing = self._loop.call_later(REST, self._transport.close)
             self._protocol.flow.resume_reading()
+            if self._transport.can_write_eof():  # not with TLS
+                self._transport.write_eof()
             return
         self._transport.close()
 

@@ -129,11 +129,23 @@ def test_judgements_of_unknown_ids_are_counted_in_a_warning(
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("q9\td1\t1\n", "no query that is judged is in queries.jsonl: this has ids such as q1, not q9;"),
-        ('"q1"\t"d1"\t1\n', 'no query that is judged is in queries.jsonl: this has ids such as q1, not "q1";'),
-        ("q1\td1\t0\nq9\td1\t1\n", "no query that is judged is in queries.jsonl: this has ids such as q1, not q9;"),
-        ("q1\t1\t1\nq2\t2\t1\n", "no document that is judged is in corpus.jsonl: this has ids such as d1, not 1;"),
-        ("q1\t1\t1\nq9\td1\t1\n", "no document that is judged is in corpus.jsonl: this has ids such as d1, not 1;"),
+        ("q9\td1\t1\n", "no query with a relevant document is in queries.jsonl: this has ids such as q1, not q9;"),
+        (
+            '"q1"\t"d1"\t1\n',
+            'no query with a relevant document is in queries.jsonl: this has ids such as q1, not "q1";',
+        ),
+        (
+            "q1\td1\t0\nq9\td1\t1\n",
+            "no query with a relevant document is in queries.jsonl: this has ids such as q1, not q9;",
+        ),
+        (
+            "q1\t1\t1\nq2\t2\t1\n",
+            "no relevant document of a known query is in corpus.jsonl: this has ids such as d1, not 1;",
+        ),
+        (
+            "q1\t1\t1\nq9\td1\t1\n",
+            "no relevant document of a known query is in corpus.jsonl: this has ids such as d1, not 1;",
+        ),
     ],
 )
 def test_judgements_of_other_ids_alone_are_refused(folder: Path, lines: str, words: str) -> None:

@@ -3,8 +3,9 @@
 import asyncio
 import random
 import socket
-from collections.abc import Sequence
-from contextlib import suppress
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import h11
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
+from support.asgi import until
 from whiten_serving.http import protocol
 from whiten_serving.http.protocol import Protocol
 
@@ -303,11 +305,96 @@ def test_a_client_that_is_refused_while_it_sends_gets_its_answer(
     assert (answers[:12], answers.count("HTTP/1.1"), answers[-6:]) == ("HTTP/1.1 401", 1, "\r\n\r\nno")
 
 
-def test_a_body_without_end_is_read_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "echo", refuse)
-    monkeypatch.setattr(protocol, "REST", 0.05)
-    answers = asyncio.run(exchange([POST + b"content-length: 9\r\n\r\nabc"], last=b""))
-    assert answers.startswith("HTTP/1.1 401")
+NINE = b"content-length: 9\r\n\r\n"
+
+
+@asynccontextmanager
+async def asking(app: Any, data: bytes, seconds: float = 1000) -> AsyncIterator[tuple[StreamReader, StreamWriter, Any]]:
+    """Send data to a server of an application, and give both ends of the client, and the server's connections."""
+    config = uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        timeout_keep_alive=seconds,  # type: ignore[arg-type]
+    )
+    config.load()
+    state, loop = ServerState(), asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Protocol(config, state, {}), "127.0.0.1", 0)
+    async with server, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(data)
+        yield reader, writer, state.connections
+        writer.close()
+
+
+@pytest.mark.parametrize("rest", [0.05, 1000])
+def test_a_body_without_end_is_read_for_a_time(rest: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client sees at once that no more answers come."""
+
+    async def main() -> None:
+        async with asking(refuse, POST + NINE + b"abc") as (reader, writer, connections):
+            assert (await reader.read()).startswith(b"HTTP/1.1 401")
+            if rest == 1000:
+                assert connections
+                writer.write(b"defghi")
+            await until(lambda: not connections)
+
+    monkeypatch.setattr(protocol, "REST", rest)
+    asyncio.run(main())
+
+
+async def fail(scope: Any, receive: Any, send: Any) -> None:
+    """Fail after the head of an answer."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("app", "data"), [(refuse, POST + b"expect: 100-continue\r\n" + NINE), (fail, POST + NINE + b"abc")]
+)
+def test_nobody_waits_for_a_body_that_does_not_come(app: Any, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the client waits for a word before it sends one, or knows that its answer has failed."""
+
+    async def main() -> None:
+        async with asking(app, data) as (_, _, connections):
+            await until(lambda: bool(connections))
+            await until(lambda: not connections)
+
+    monkeypatch.setattr(protocol, "REST", 1000)
+    asyncio.run(main())
+
+
+def test_requests_after_the_last_answer_are_not_computed() -> None:
+    paths = []
+
+    async def note(scope: Any, receive: Any, send: Any) -> None:
+        paths.append(scope["path"])
+        await refuse(scope, receive, send)
+
+    async def main() -> None:
+        async with asking(note, POST + NINE + b"abc") as (reader, writer, connections):
+            await reader.read()
+            writer.write(b"defghi" + LAST)
+            await until(lambda: not connections)
+
+    asyncio.run(main())
+    assert paths == ["/a"]
+
+
+def test_a_connection_is_idle_after_the_rest_of_a_body_too() -> None:
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 429, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"no"})
+
+    async def main() -> None:
+        async with asking(answer, POST + NINE + b"abc", 0.05) as (reader, writer, connections):
+            await reader.readuntil(b"no")
+            writer.write(b"defghi")
+            await until(lambda: not connections)
+
+    asyncio.run(main())
 
 
 async def large(scope: Any, receive: Any, send: Any) -> None:
