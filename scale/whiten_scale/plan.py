@@ -14,6 +14,7 @@ from whiten_runtime.bundle.manifest import bundle_hash
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.parquet import import_parquet
 from whiten_runtime.files.records import choose_column, endings, kind_of
+from whiten_runtime.inference.batching import WINDOW
 from whiten_scale.columns import common_type
 from whiten_scale.places import Entry, Folder, find
 from whiten_scale.readers import ColumnChoice, CutFile, InputFile, Piece, cut_file
@@ -25,9 +26,6 @@ PER_SHARD = 100_000
 
 SHARDS = 64
 """Shards of a small job of embedding, about: so many processes have work, and so often progress is told."""
-
-WINDOW = 4_096
-"""Texts of a shard of a small job, or a multiple: a processor embeds so many at once."""
 
 READERS = 8
 """Files that are read at once: most of the time is waited for a store."""
@@ -127,7 +125,7 @@ def _looks_same(job: Job, entries: list[Entry], choice: ColumnChoice) -> bool:
 
 
 def texts_per_shard(records: int) -> int:
-    """Return how many texts a shard has at most, of a job of embedding with so many."""
+    """Return how many texts a shard has at most, of a job of embedding with so many: whole windows of a processor."""
     return min(PER_SHARD, WINDOW * max(1, -(-records // (SHARDS * WINDOW))))
 
 

@@ -20,6 +20,9 @@ ROUTES = {
 }
 """A body for each route that takes one, without a model; routes that lead to the same handler are named once."""
 
+FIELDS = {"/v1/embeddings": "input", "/embed": "inputs", "/api/embed": "input"}
+"""The field of the texts, for each route that takes several."""
+
 
 @dataclass
 class Answer:

@@ -45,7 +45,7 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]  # untyped
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()
         self.in_body = False
-        self.transport.close()
+        self.transport.close()  # nobody waits for the rest of a body any more
         super().connection_lost(exc)
 
     def shutdown(self) -> None:

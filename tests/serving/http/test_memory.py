@@ -8,10 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from support.asgi import ask, metric, until
+from support.asgi import FIELDS, ask, metric, until
 from whiten_runtime.inference.embedder import Embedder
-
-ROUTES = {"/v1/embeddings": "input", "/embed": "inputs", "/api/embed": "input"}
 
 
 class Slow:
@@ -26,11 +24,11 @@ class Slow:
         yield self.content[100:]
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("path", FIELDS)
 @pytest.mark.parametrize("sized", [True, False])
 def test_bodies_take_so_much_memory_at_once(app_with: Any, path: str, sized: bool) -> None:
     app = app_with(max_in_flight=1_000_000)
-    content = b'{"%b": "%b"}' % (ROUTES[path].encode(), b"word " * 40_000)
+    content = b'{"%b": "%b"}' % (FIELDS[path].encode(), b"word " * 40_000)
 
     async def run() -> None:
         headers = {"content-length": str(len(content))} if sized else {}
@@ -46,7 +44,7 @@ def test_bodies_take_so_much_memory_at_once(app_with: Any, path: str, sized: boo
             assert "bytes of memory" in refused.body.decode()
             assert path != "/v1/embeddings" or refused.json()["error"]["code"] == "queue_full"
             assert path != "/embed" or refused.json()["error_type"] == "Overloaded"
-        small = await ask(app, "POST", path, {ROUTES[path]: "a"})
+        small = await ask(app, "POST", path, {FIELDS[path]: "a"})
         assert small.status == 200
         first.rest.set()
         second.rest.set()

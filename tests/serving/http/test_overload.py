@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from support.asgi import ask, metric, until
+from support.asgi import FIELDS, ask, metric, until
 from support.vectors import assert_near, token_ids
 from whiten import Encoder
 from whiten_runtime.errors import NoVectorError, RunError
 from whiten_serving import AsyncEncoder
 
 TEXT = "word " * 40
-ROUTES = {"/v1/embeddings": "input", "/embed": "inputs", "/api/embed": "input"}
 
 
 async def leave(app: Callable[..., Any], path: str, parts: Iterable[bytes], gone: asyncio.Event) -> list[Any]:
@@ -77,16 +76,16 @@ async def endless() -> AsyncIterator[bytes]:
     await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("path", FIELDS)
 def test_a_full_queue_is_429_before_the_body_is_read(gated: Any, path: str) -> None:
     encoder, gate = gated
     app = encoder.asgi_app()
 
     async def run() -> None:
-        body = {ROUTES[path]: TEXT}
+        body = {FIELDS[path]: TEXT}
         running = asyncio.create_task(ask(app, "POST", path, body))
         await until(lambda: encoder.stats().lanes_busy == 1)
-        waiting = [asyncio.create_task(ask(app, "POST", path, {ROUTES[path]: "word " * 30})) for _ in range(8)]
+        waiting = [asyncio.create_task(ask(app, "POST", path, {FIELDS[path]: "word " * 30})) for _ in range(8)]
         await until(lambda: encoder.stats().queue_tokens > 0)
         await until(lambda: any(task.done() for task in waiting))  # the last found no room once it was tokenised
         assert {(await task).status for task in waiting if task.done()} == {429}
@@ -189,7 +188,7 @@ def test_a_text_that_fails_fails_its_request_alone(
     texts = ["good", "bad", "better", "best"]
 
     async def run() -> list[Any]:
-        key = ROUTES[path]
+        key = FIELDS[path]
         return await asyncio.gather(*(ask(app, "POST", path, {key: text, "truncate": True}) for text in texts))
 
     found = asyncio.run(run())
@@ -229,10 +228,10 @@ def test_a_text_without_a_vector_is_named(
     place = texts.index("bad")
 
     async def run() -> list[Any]:
-        paths = [*ROUTES, "/similarity"]
-        bodies: list[Any] = [{ROUTES[path]: texts} for path in ROUTES]
+        paths = [*FIELDS, "/similarity"]
+        bodies: list[Any] = [{FIELDS[path]: texts} for path in FIELDS]
         bodies.append({"inputs": {"source_sentence": "a", "sentences": texts}})
-        good = [ask(app, "POST", path, {field: ["good", "best"]}) for path, field in ROUTES.items()]
+        good = [ask(app, "POST", path, {field: ["good", "best"]}) for path, field in FIELDS.items()]
         asked = [ask(app, "POST", path, body) for path, body in zip(paths, bodies, strict=True)]
         return await asyncio.gather(*asked, *good)
 
@@ -248,7 +247,7 @@ def test_a_text_without_a_vector_is_named(
     assert {answer.headers["x-should-retry"] for answer in (openai, tei, ollama, similarity)} == {"false"}
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("path", FIELDS)
 def test_so_many_requests_at_once(gated: Any, path: str) -> None:
     encoder, gate = gated
     encoder._queue.scheduler.limits.max_queue_tokens = 100_000
@@ -256,7 +255,7 @@ def test_so_many_requests_at_once(gated: Any, path: str) -> None:
     app.state.service.budget.most_requests = 3
 
     async def run() -> None:
-        tasks = [asyncio.create_task(ask(app, "POST", path, {ROUTES[path]: "a"})) for _ in range(3)]
+        tasks = [asyncio.create_task(ask(app, "POST", path, {FIELDS[path]: "a"})) for _ in range(3)]
         await until(lambda: app.state.service.budget.requests == 3)
         refused = await ask(app, "POST", path, endless())
         assert (refused.status, refused.headers["retry-after"]) == (429, "1")
@@ -264,7 +263,7 @@ def test_so_many_requests_at_once(gated: Any, path: str) -> None:
         assert (await ask(app, "GET", "/ready")).status == 200
         gate.open()
         assert [answer.status for answer in await asyncio.gather(*tasks)] == [200] * 3
-        assert (await ask(app, "POST", path, {ROUTES[path]: "a"})).status == 200
+        assert (await ask(app, "POST", path, {FIELDS[path]: "a"})).status == 200
 
     asyncio.run(run())
     assert 'whiten_rejected_total{reason="requests"} 1.0' in app.state.service.metrics.page().decode()

@@ -39,18 +39,33 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": content})
 
 
-async def exchange(parts: Sequence[bytes], last: bytes = LAST) -> str:
+@asynccontextmanager
+async def connected(app: Any, seconds: float = 1000) -> AsyncIterator[tuple[StreamReader, StreamWriter, Any]]:
+    """Give both ends of a client of an application, and the connections of its server, which may be idle for a time."""
+    config = uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        timeout_keep_alive=seconds,  # type: ignore[arg-type]
+    )
+    config.load()
+    state, loop = ServerState(), asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Protocol(config, state, {}), "127.0.0.1", 0)
+    async with server, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        yield reader, writer, state.connections
+        writer.close()
+
+
+async def exchange(parts: Sequence[bytes], last: bytes = LAST, app: Any = echo) -> str:
     """Return all that a server answers to bytes that come in parts, until it closes or a last request is answered.
 
     What comes after the server has closed resets the connection, and answers are lost then (RFC 9112, 9.6): where it
     closes by itself, `last` is empty.
     """
-    config = uvicorn.Config(echo, http=Protocol, ws="none", lifespan="off", log_config=None)
-    config.load()
-    state, loop = ServerState(), asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Protocol(config, state, {}), "127.0.0.1", 0)
-    async with server:
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    async with connected(app) as (reader, writer, _):
         received = asyncio.create_task(reader.read())
         try:
             for part in [*parts, last]:
@@ -60,7 +75,6 @@ async def exchange(parts: Sequence[bytes], last: bytes = LAST) -> str:
             answers = await asyncio.wait_for(received, 20)
         except ConnectionError:
             answers = b""
-        writer.close()
     return answers.decode()
 
 
@@ -118,10 +132,9 @@ async def names(scope: Any, receive: Any, send: Any) -> None:
 
 
 @pytest.mark.parametrize("offer", [b"", H2C])
-def test_trailers_are_no_headers(offer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "echo", names)
+def test_trailers_are_no_headers(offer: bytes) -> None:
     rest = b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nx-api-key: secret\r\n\r\n"
-    answers = asyncio.run(exchange([POST + offer + rest]))
+    answers = asyncio.run(exchange([POST + offer + rest], app=names))
     assert "transfer-encoding" in answers
     assert "x-api-key" not in answers
 
@@ -294,39 +307,15 @@ async def refuse(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.mark.parametrize("offer", [b"", H2C])
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_client_that_is_refused_while_it_sends_gets_its_answer(
-    offer: bytes, chunked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(globals(), "echo", refuse)
+def test_a_client_that_is_refused_while_it_sends_gets_its_answer(offer: bytes, chunked: bool) -> None:
     body = bytes(20_000_000)
     length = b"transfer-encoding: chunked\r\n\r\n%x\r\n" if chunked else b"content-length: %d\r\n\r\n"
     end = b"\r\n0\r\n\r\n" if chunked else b""
-    answers = asyncio.run(exchange([POST + offer + length % len(body) + body, end], last=b""))
+    answers = asyncio.run(exchange([POST + offer + length % len(body) + body, end], last=b"", app=refuse))
     assert (answers[:12], answers.count("HTTP/1.1"), answers[-6:]) == ("HTTP/1.1 401", 1, "\r\n\r\nno")
 
 
 NINE = b"content-length: 9\r\n\r\n"
-
-
-@asynccontextmanager
-async def asking(app: Any, data: bytes, seconds: float = 1000) -> AsyncIterator[tuple[StreamReader, StreamWriter, Any]]:
-    """Send data to a server of an application, and give both ends of the client, and the server's connections."""
-    config = uvicorn.Config(
-        app,
-        http=Protocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        timeout_keep_alive=seconds,  # type: ignore[arg-type]
-    )
-    config.load()
-    state, loop = ServerState(), asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Protocol(config, state, {}), "127.0.0.1", 0)
-    async with server, asyncio.timeout(20):
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        writer.write(data)
-        yield reader, writer, state.connections
-        writer.close()
 
 
 @pytest.mark.parametrize("rest", [0.05, 1000])
@@ -334,7 +323,8 @@ def test_a_body_without_end_is_read_for_a_time(rest: float, monkeypatch: pytest.
     """The client sees at once that no more answers come."""
 
     async def main() -> None:
-        async with asking(refuse, POST + NINE + b"abc") as (reader, writer, connections):
+        async with connected(refuse) as (reader, writer, connections):
+            writer.write(POST + NINE + b"abc")
             assert (await reader.read()).startswith(b"HTTP/1.1 401")
             if rest == 1000:
                 assert connections
@@ -358,7 +348,8 @@ def test_nobody_waits_for_a_body_that_does_not_come(app: Any, data: bytes, monke
     """As the client waits for a word before it sends one, or knows that its answer has failed."""
 
     async def main() -> None:
-        async with asking(app, data) as (_, _, connections):
+        async with connected(app) as (_, writer, connections):
+            writer.write(data)
             await until(lambda: bool(connections))
             await until(lambda: not connections)
 
@@ -374,7 +365,8 @@ def test_requests_after_the_last_answer_are_not_computed() -> None:
         await refuse(scope, receive, send)
 
     async def main() -> None:
-        async with asking(note, POST + NINE + b"abc") as (reader, writer, connections):
+        async with connected(note) as (reader, writer, connections):
+            writer.write(POST + NINE + b"abc")
             await reader.read()
             writer.write(b"defghi" + LAST)
             await until(lambda: not connections)
@@ -389,7 +381,8 @@ def test_a_connection_is_idle_after_the_rest_of_a_body_too() -> None:
         await send({"type": "http.response.body", "body": b"no"})
 
     async def main() -> None:
-        async with asking(answer, POST + NINE + b"abc", 0.05) as (reader, writer, connections):
+        async with connected(answer, 0.05) as (reader, writer, connections):
+            writer.write(POST + NINE + b"abc")
             await reader.readuntil(b"no")
             writer.write(b"defghi")
             await until(lambda: not connections)
