@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -170,6 +169,7 @@ class BundleModule(InputModule):  # type: ignore[misc]
         super().__init__()
         self.encoder = open_encoder(encoder)
         self._embedder = embedder_of(self.encoder)
+        self._tokenizer: PreTrainedTokenizerFast | None = None
         if max_seq_length is not None:
             self.max_seq_length = max_seq_length
 
@@ -192,13 +192,11 @@ class BundleModule(InputModule):  # type: ignore[misc]
         Raises:
             IntegrityError: the bundle was replaced since it was opened.
         """
+        if self._tokenizer is None:
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(self.encoder.path, local_files_only=True)
+            bundle_of(self.encoder).check_unchanged()
+            self._tokenizer = tokenizer
         return self._tokenizer
-
-    @cached_property
-    def _tokenizer(self) -> PreTrainedTokenizerFast:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(self.encoder.path, local_files_only=True)
-        bundle_of(self.encoder).check_unchanged()
-        return tokenizer
 
     def get_embedding_dimension(self) -> int:
         """Return the number of coordinates of a vector."""

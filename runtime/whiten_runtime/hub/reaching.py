@@ -1,10 +1,10 @@
 """Ask whether the model hub answers, and say in a line what is in the way: a certificate, a proxy, or time."""
 
-import threading
 from typing import Any
 from urllib.parse import urlsplit
 
 from whiten_runtime.errors import one_line
+from whiten_runtime.ort.threads import in_thread
 
 UNREACHED = "the hub is out of reach"
 OFFLINE = "HF_HUB_OFFLINE is set"
@@ -26,19 +26,16 @@ def why_unreached() -> str | None:
 
     if constants.HF_HUB_OFFLINE:
         return OFFLINE
-    answers: list[Any] = []
     seconds = constants.HF_HUB_ETAG_TIMEOUT
 
-    def ask() -> None:
-        try:
-            answers.append(get_session().head(constants.ENDPOINT, timeout=seconds))
-        except Exception as error:  # those of the HTTP library, which differs between versions of huggingface_hub
-            answers.append(error)
+    def ask() -> Any:
+        return get_session().head(constants.ENDPOINT, timeout=seconds)
 
-    asking = threading.Thread(target=ask, daemon=True)  # the look-up of a name has no bound of its own
-    asking.start()
-    asking.join(seconds)
-    return _why(answers[0] if answers else TimeoutError(), constants.ENDPOINT, seconds)
+    try:
+        answer = in_thread(ask, "whiten-hub").result(seconds)  # the look-up of a name has no bound of its own
+    except Exception as error:  # those of the HTTP library, which differs between versions of huggingface_hub
+        answer = error
+    return _why(answer, constants.ENDPOINT, seconds)
 
 
 def _why(answer: Any, endpoint: str, seconds: float) -> str | None:

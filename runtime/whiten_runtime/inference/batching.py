@@ -38,6 +38,9 @@ GPU_WORKERS = 2
 WINDOW = 4096
 """Texts that are tokenised and sorted together (a window): bounds the memory that they and their tokens take."""
 
+WINDOW_CHARACTERS = 16_000_000
+"""Characters of a window, unless one text has more: about 4 million tokens, which take some 150 MB."""
+
 GPU_FIRST_WINDOW = 512
 """Texts that are tokenised before a GPU starts: with more, it would wait longer."""
 

@@ -1,8 +1,6 @@
 """Run batches on CPUs: one batch on all threads, or several batches with one thread each."""
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +10,9 @@ from whiten_runtime.errors import NoVectorError, Reason
 from whiten_runtime.inference.batching import ALONE_TOKENS, Schedule
 from whiten_runtime.inference.engine import Engine, Feed
 from whiten_runtime.inference.sessions import ForkSafeSession, GraphFile
-from whiten_runtime.ort.process import ForkSafeLock, after_fork_in_child
 from whiten_runtime.ort.processor import default_threads, usable_memory
 from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.ort.threads import FairSemaphore, ForkSafeLock
 
 _USUAL_TOKENS = 16
 """Tokens of a single-text request such as a query: shorter ones use the same session, which is created first."""
@@ -29,34 +27,8 @@ def too_large(tokens: int, needed: int, budget: int) -> Reason:
     )
 
 
-class _Held:
-    """Counts the bytes that running texts take in this process."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        """Forget the runs of the process that this one was forked from."""
-        self._changed, self._bytes = threading.Condition(), 0
-
-    @contextmanager
-    def hold(self, needed: int, budget: int) -> Iterator[None]:
-        """Wait until `needed` bytes fit the budget besides those of other runs, or nothing else runs."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._bytes or self._bytes + needed <= budget)
-            self._bytes += needed
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._bytes -= needed
-                self._changed.notify_all()
-
-
-running_texts = _Held()
-"""Memory of the texts that this process computes, of all encoders."""
-
-after_fork_in_child(running_texts.renew)
+running_texts = FairSemaphore()
+"""Bytes of memory of the texts that this process computes, of all encoders."""
 
 
 class CpuEngine(Engine):
@@ -95,14 +67,13 @@ class CpuEngine(Engine):
         self._little_work = tuning.little_work
         self._wide = ForkSafeSession(lambda: graph.create_session(1 if lookup else None))
         self._shared = 1 < schedule.workers <= tuning.most_sharing and not self._little(_USUAL_TOKENS)
-        self._callers_turn = threading.Lock()  # taken by the batch that runs in its caller's thread on a shared session
+        self._callers_turn = ForkSafeLock()  # taken by the batch that runs in its caller's thread on a shared session
         apart = schedule.workers > 1 and not self._shared
         self._narrow = ForkSafeSession(lambda: graph.create_session(1)) if apart else self._wide
         self._wide_was_used = False
         self._memory = memory
         half = 0 if memory is None else usable_memory() // 2  # weights and others need some
         self._budget = options.memory_limit or half
-        self._longs_turn = ForkSafeLock()  # taken by the text that has all threads
         super().__init__(graph, self._session_for(_USUAL_TOKENS).get(), schedule, pad_token_id)
 
     def _run(self, feed: Feed, outputs: Sequence[str], side_by_side: bool) -> list[NDArray[np.float32]]:
@@ -115,7 +86,7 @@ class CpuEngine(Engine):
         if tokens <= ALONE_TOKENS:
             with running_texts.hold(needed, self._budget):
                 return self._run_now(feed, outputs, side_by_side)
-        with self._longs_turn, running_texts.hold(needed, self._budget):
+        with running_texts.hold(needed, self._budget, owner=self):  # one at a time has all threads
             self._wide_was_used = True
             return self._usable(self._wide, self._narrow).run(outputs, feed, shrink=True)
 

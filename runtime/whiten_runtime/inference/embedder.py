@@ -1,12 +1,10 @@
 """Embed texts in three steps, the same for every caller: tokenise, run, finish."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,10 +12,11 @@ from numpy.typing import NDArray
 
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.errors import NoVectorError, TooLongError, checked_texts
+from whiten_runtime.inference.batching import WINDOW_CHARACTERS
 from whiten_runtime.inference.engine import Advance, Engine, TokenizedTexts, no_progress
 from whiten_runtime.inference.options import EncodeOptions, Prompts, with_prompt
 from whiten_runtime.inference.tokenizer import Tokenizer
-from whiten_runtime.ort.process import ForkSafeLock
+from whiten_runtime.ort.threads import ForkSafeLock, thread_group
 
 _NO_PROMPTS = Prompts()
 
@@ -167,7 +166,8 @@ class Embedder:
     ) -> NDArray[Any]:
         """Return the finished vectors of texts, which are checked, in their order, [n, width]."""
         settings, schedule = options or self.options, self.engine.schedule
-        if len(texts) <= min(schedule.window, schedule.first_window):  # one window needs no thread
+        window = min(schedule.window, schedule.first_window)
+        if len(texts) <= window and sum(map(len, texts)) <= WINDOW_CHARACTERS:  # one window needs no thread
             return self._finished(self.tokenize(texts, settings, 0, different), settings, 0, advance)
         vectors, start = None, 0
         tokenize = partial(self.tokenize, different=different)
@@ -188,6 +188,8 @@ class Embedder:
     ) -> Iterator[tuple[list[str], NDArray[Any]]]:
         """Yield a window of texts with their finished vectors, [m, width], while a thread tokenises the next window.
 
+        A window has up to 4,096 texts, or as many as have `WINDOW_CHARACTERS`.
+
         The texts are read and checked as they come; `first` bounds the number of those of the first window.
         """
 
@@ -204,30 +206,23 @@ class Embedder:
         advance: Advance,
         first: int | None = None,
     ) -> Iterator[tuple[list[str], NDArray[Any]]]:
-        stream = iter(texts)
-        with ExitStack() as stack:
-            executor = None
-            schedule = self.engine.schedule
-            size = min(schedule.window, first or schedule.first_window)
-            end, window = 0, list(islice(stream, size))
-            tokenized = tokenize(window, options, 0)
-            while window:
-                start, end = end, end + len(window)
-                following = list(islice(stream, schedule.window)) if len(window) == size else []
-                size = schedule.window
-                pending = None
-                if following:
-                    executor = executor or stack.enter_context(ThreadPoolExecutor(1, "whiten-tokenize"))
-                    pending = executor.submit(tokenize, following, options, end)
+        stream, most = iter(texts), self.engine.schedule.window
+        start, window = 0, _next_window(stream, min(most, first or self.engine.schedule.first_window))
+        tokenized = tokenize(window, options, 0)
+        while window:
+            following = _next_window(stream, most)
+            with thread_group("whiten-tokenize") as in_thread:
+                end = start + len(window)
+                pending = in_thread(partial(tokenize, following, options, end)) if following else None
                 try:
                     vectors = self._finished(tokenized, options, start, advance)
                 except NoVectorError as error:
                     error.text = window[error.index - start]
                     raise
                 yield window, vectors
-                if pending is None:
-                    return
-                window, tokenized = following, pending.result()
+            if pending is None:
+                return
+            start, window, tokenized = end, following, pending.result()
 
     def _finished(self, texts: TokenizedTexts, options: EncodeOptions, start: int, advance: Advance) -> NDArray[Any]:
         """Run and finish texts, of which the first is the one with index `start` of its call."""
@@ -256,6 +251,17 @@ class Embedder:
     def part_read(self, characters: int) -> slice:
         """Return the part of a text that is read where so many characters are."""
         return slice(-characters, None) if self.tokenizer.truncation_side == "left" else slice(characters)
+
+
+def _next_window(stream: Iterator[str], most: int) -> list[str]:
+    """Return the next texts, at most so many: the last one brings them to `WINDOW_CHARACTERS`."""
+    window, characters = list[str](), 0
+    for text in stream:
+        window.append(text)
+        characters += len(text) if isinstance(text, str) else 0  # what is no text is refused later
+        if len(window) == most or characters >= WINDOW_CHARACTERS:
+            break
+    return window
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Turn token ids into vectors: plan batches, pad them, run them, and return their vectors."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -15,6 +14,7 @@ from whiten_runtime.errors import BundleError, NoVectorError, RunError, UsageErr
 from whiten_runtime.inference.batching import Schedule, pad_batch
 from whiten_runtime.inference.sessions import GraphFile
 from whiten_runtime.ort.session import placement_of
+from whiten_runtime.ort.threads import map_in_threads
 
 Feed = dict[str, NDArray[np.int64]]
 """A padded batch, `input_ids` and `attention_mask`, each int64 [batch_size, sequence_length]."""
@@ -115,12 +115,7 @@ class Engine:
         if workers < 2:
             yield from chain.from_iterable(map(compute, groups))
         else:
-            with ThreadPoolExecutor(workers, "whiten-run") as executor:
-                try:
-                    results = executor.map(compute, groups)
-                except RuntimeError:  # no more threads: the interpreter is ending, or the system's limit is reached
-                    results = map(compute, groups)
-                yield from chain.from_iterable(results)
+            yield from chain.from_iterable(map_in_threads(compute, groups, workers, "whiten-run"))
         if failures:
             raise NoVectorError(failures)
 

@@ -1,11 +1,9 @@
 """Run batches on NVIDIA GPUs: large batches, few at a time, and CUDA graphs for single-text requests."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from threading import BoundedSemaphore, Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +17,7 @@ from whiten_runtime.inference.engine import Engine, Feed, is_out_of_memory
 from whiten_runtime.inference.sessions import ForkSafeSession, GraphFile
 from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, import_onnxruntime, provider_name, provider_options
 from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.ort.threads import FairSemaphore, native_call
 
 Vectors = list[NDArray[np.float32]]
 """Outputs of a run, each float32 [batch_size, k]."""
@@ -50,7 +49,11 @@ class CudaGraphRunner:
             self._slots = {length: _slot(session, device, output, width, length) for length in graph_lengths(longest)}
             return session
 
-        self._session = self._thread.submit(record).result()
+        try:
+            recording = self._thread.submit(record)
+        except RuntimeError as error:
+            raise ProviderError(f"a CUDA graph needs a thread of its own ({error})") from error
+        self._session = recording.result()
         for length in reversed(self._slots):  # the longest needs most memory, which the others use too
             try:
                 self.run([pad_token_id] * length)
@@ -58,23 +61,26 @@ class CudaGraphRunner:
             except WhitenError as error:
                 raise ProviderError(f"texts of {length} tokens cannot be recorded as a CUDA graph: {error}") from error
 
-    def takes(self, tokens: int) -> bool:
-        """Return whether a CUDA graph was recorded for a text with this number of tokens."""
-        return tokens <= max(self._slots)
-
-    def run(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Return the vector of one text, float32 [1, k]."""
-        length = next(length for length in self._slots if length >= len(ids))
+    def run(self, ids: Sequence[int]) -> NDArray[np.float32] | None:
+        """Return the vector of one text, float32 [1, k]; None if it is longer than what was recorded."""
+        length = next((length for length in self._slots if length >= len(ids)), None)
+        if length is None:
+            return None
         feed = pad_batch([ids], self._pad_token_id, length)
         try:
-            return self._thread.submit(self._run, self._slots[length], feed).result()
+            running = self._thread.submit(self._run, self._slots[length], feed)
+        except RuntimeError:  # the interpreter is ending: the session that records nothing computes in any thread
+            return None
+        try:
+            return running.result()
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise RunError(f"onnxruntime failed: {one_line(error)}") from error
 
     def _run(self, slot: "_Slot", feed: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         for name, array in feed.items():
             slot.inputs[name].update_inplace(array)
-        self._session.run_with_iobinding(slot.binding, slot.options)
+        with native_call:
+            self._session.run_with_iobinding(slot.binding, slot.options)
         vectors: NDArray[np.float32] = slot.output.numpy()
         return vectors.copy()
 
@@ -150,15 +156,15 @@ class GpuEngine(Engine):
         self._session = ForkSafeSession(lambda: graph.create_session(None))
         self._cuda_graphs: ForkSafeSession | None = None
         super().__init__(graph, self._session.get(), Schedule.on_gpu(options.tuning.gpu_token_budget), pad_token_id)
-        self._turns = Turns(self.schedule.workers)  # shared by all callers: each batch takes GPU memory
+        self._running = FairSemaphore()  # batches of all callers: each takes GPU memory
 
     def _run(self, feed: Feed, outputs: Sequence[str], side_by_side: bool) -> Vectors:
         """Run a batch; replay a CUDA graph for a single text if `record` was called and the text is short enough."""
         ids, mask = feed["input_ids"], feed["attention_mask"]
         if self._cuda_graphs is not None and tuple(outputs) == (OUTPUT,) and len(ids) == 1 and (mask == 1).all():
             graphs: CudaGraphRunner = self._cuda_graphs.get()
-            if graphs.takes(ids.shape[1]):
-                return [graphs.run(ids[0].tolist())]
+            if (vectors := graphs.run(ids[0].tolist())) is not None:
+                return [vectors]
         return self._run_as_it_fits(feed, outputs)
 
     @property
@@ -184,7 +190,9 @@ class GpuEngine(Engine):
         for length in graph_lengths(longest):
             ids = _TEXTS[0][: max(1, length - 1)]
             (usual,) = self._run_as_it_fits(self.feed([ids]), (OUTPUT,))
-            if (difference := _difference(made.run(ids)[0], usual[0], usual, precision)) is not None:
+            replayed = made.run(ids)
+            assert replayed is not None  # a graph of this length was recorded
+            if (difference := _difference(replayed[0], usual[0], usual, precision)) is not None:
                 raise ProviderError(
                     f"a text of {len(ids)} tokens has another vector when it is replayed as a CUDA graph ({difference} "
                     "of the norm away); leave cuda_graphs out"
@@ -203,37 +211,15 @@ class GpuEngine(Engine):
 
     def _run_as_it_fits(self, feed: Feed, outputs: Sequence[str]) -> Vectors:
         """Run a batch, and in halves, alone on the GPU, if it has too little memory for it."""
+        most = self.schedule.workers
         try:
-            with self._turns.shared():
+            with self._running.hold(1, most):
                 return self._session.run(outputs, feed)
         except WhitenError as error:
             if not is_out_of_memory(error):
                 raise
-        with self._turns.alone():
+        with self._running.hold(most, most):
             return run_in_parts(partial(self._session.run, outputs), feed)
-
-
-class Turns:
-    """Lets a number of batches run at once, or one alone. Thread-safe."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._free = most, BoundedSemaphore(most)
-        self._gathering = Lock()  # two that each hold a part of the turns would wait for each other
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Wait for a turn, for the time of a block."""
-        with self._free:
-            yield
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Wait until no other batch runs, and let none begin, for the time of a block."""
-        with ExitStack() as turns:
-            with self._gathering:
-                for _ in range(self._most):
-                    turns.enter_context(self._free)
-            yield
 
 
 def run_in_parts(run: Callable[[Feed], Vectors], feed: Feed) -> Vectors:

@@ -1,8 +1,8 @@
 """Open a bundle, or a graph outside a bundle with its tokenizer, for embedding."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE, Bundle, open_bundle
@@ -27,6 +27,7 @@ from whiten_runtime.ort.providers import (
     telemetry_off,
 )
 from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.ort.threads import thread_group
 
 
 def load_bundle(
@@ -53,8 +54,8 @@ def load_bundle(
         BundleError: it cannot be opened.
     """
     path, settings = path.absolute(), options or SessionOptions()
-    with telemetry_off(), ThreadPoolExecutor(2, "whiten-open") as executor:
-        executor.submit(import_onnxruntime)  # if it fails, so does the next import, which raises the error
+    with telemetry_off(), thread_group("whiten-open") as start:
+        start(import_onnxruntime)  # if it fails, so does the next import, which raises the error
         bundle = open_bundle(path, verify_hashes, verify_weights=False, sha256=sha256)
         manifest = bundle.manifest
         if manifest.input != "text":
@@ -63,9 +64,9 @@ def load_bundle(
         check_opset(path, manifest.opset)
         memory = manifest.memory if isinstance(manifest.memory, TextMemory) else None
         settings = _for_length(replace(settings, exact_int8=may_saturate(manifest)), manifest.max_seq_length)
-        weights = executor.submit(bundle.check_weights) if verify_hashes else None
-        tokenizer = executor.submit(_read_tokenizer, bundle)
-        more = executor.submit(read, bundle) if read is not None else None
+        weights = start(bundle.check_weights) if verify_hashes else None
+        tokenizer = start(partial(_read_tokenizer, bundle))
+        more = start(partial(read, bundle)) if read is not None else None
         try:
             graph = GraphFile(bundle.model, settings, bundle.graph_files)
             engine = _engine_of(graph, settings, manifest.pad_token_id, manifest.layers == (0,), memory)

@@ -13,7 +13,7 @@ from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.ranges import OutputMoments
 from whiten_runtime.bundle.records import Similarity, VectorPrecision, WhiteningRecord
-from whiten_runtime.errors import UsageError, whole_number
+from whiten_runtime.errors import UsageError, check_flags, whole_number
 from whiten_runtime.inference.vectors import Quantizer, check_computed, unit
 
 TEXT = "{text}"
@@ -49,12 +49,12 @@ class Prompts:
     def resolve(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """Return the prompt to apply; an empty string for none."""
         if prompt is not None and prompt_name is not None:
-            raise UsageError(f"prompt and prompt_name '{prompt_name}' were both given; leave one out")
+            raise UsageError(f"prompt and prompt_name {prompt_name!r} were both given; leave one out")
         if prompt is None:
             name = self.default if prompt_name is None else prompt_name
             if name is not None and not (isinstance(name, str) and name in self.texts):
                 known = ", ".join(f"'{own}'" for own in self.texts) or "none"
-                raise UsageError(f"prompt_name is '{name}', but the bundle's prompts are: {known}; or pass prompt=TEXT")
+                raise UsageError(f"prompt_name is {name!r}, but the bundle's prompts are: {known}; or pass prompt=TEXT")
             prompt = "" if name is None else self.texts[name]
         if not isinstance(prompt, str):
             raise UsageError(f"prompt is {prompt!r}; wanted a str")
@@ -158,6 +158,7 @@ class EncodeOptions:
 
         `moments` are those of its vectors over its corpus, if it stores them.
         """
+        check_flags(normalize_embeddings=normalize_embeddings, truncate=truncate)
         text = Prompts.of(manifest).resolve(prompt_name, prompt)
         width, normalize = manifest.dimension, bool(normalize_embeddings)
         if truncate_dim is not None:

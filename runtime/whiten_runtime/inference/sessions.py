@@ -10,12 +10,12 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, changed_file, replaced
-from whiten_runtime.bundle.files import Identity, identity_of
+from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, check_unchanged
+from whiten_runtime.bundle.files import CheckedFile
 from whiten_runtime.errors import BundleError, ClosedError, RunError, one_line
-from whiten_runtime.ort.process import ForkSafeLock, after_fork_in_child
 from whiten_runtime.ort.providers import import_onnxruntime
 from whiten_runtime.ort.session import SessionOptions, create_session
+from whiten_runtime.ort.threads import ForkSafeLock, after_fork_in_child, native_call
 
 
 class ForkSafeSession:
@@ -32,11 +32,12 @@ class ForkSafeSession:
     ) -> list[NDArray[np.float32]]:
         """Run the graph; safe to call from several threads at once. `shrink` gives memory back after the run."""
         session = self.get()
-        try:
-            options = [_shrinking()] if shrink else []
-            results: list[NDArray[np.float32]] = session.run(list(outputs), dict(feed), *options)
-        except Exception as error:  # onnxruntime's exceptions share no base class
-            raise _failed(str(error)) from error
+        with native_call:
+            try:
+                options = [_shrinking()] if shrink else []
+                results: list[NDArray[np.float32]] = session.run(list(outputs), dict(feed), *options)
+            except Exception as error:  # onnxruntime's exceptions share no base class
+                raise _failed(str(error)) from error
         return results
 
     def run_in_pool(self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
@@ -48,15 +49,16 @@ class ForkSafeSession:
             answer.append((results, error))
             ended.set()
 
-        try:
-            session.run_async(list(outputs), dict(feed), end, feed)
-        except Exception as error:  # onnxruntime's exceptions share no base class
-            raise _failed(str(error)) from error
-        try:
-            ended.wait()
-        except BaseException:  # Ctrl-C: the run goes on, with the session and the feed
-            ended.wait()
-            raise
+        with native_call:
+            try:
+                session.run_async(list(outputs), dict(feed), end, feed)
+            except Exception as error:  # onnxruntime's exceptions share no base class
+                raise _failed(str(error)) from error
+            try:
+                ended.wait()
+            except BaseException:  # Ctrl-C: the run goes on, with the session and the feed
+                ended.wait()
+                raise
         results, reason = answer[0]
         if reason:
             raise _failed(reason)
@@ -66,11 +68,14 @@ class ForkSafeSession:
         """Return the session of this process, created if necessary."""
         session = self._session
         if session is None:
-            with _creation_lock:
+            with _creation_lock, native_call:
                 self.check_open()
-                if self._session is None:
-                    self._session = self._create()
                 session = self._session
+                if session is None:
+                    session = self._session = self._create()
+                    if self._closed:  # meanwhile
+                        self._session = None
+                        self.check_open()
         return session
 
     @property
@@ -85,14 +90,12 @@ class ForkSafeSession:
 
     def release(self) -> None:
         """Free the session until it is used again."""
-        with _creation_lock:
-            self._session = None
+        self._session = None
 
     def close(self) -> None:
-        """Free the session; `run` raises from now on."""
-        with _creation_lock:
-            self._closed = True
-            self._session = None
+        """Free the session; `run` raises from now on. It does not wait for sessions that others create."""
+        self._closed = True
+        self._session = None
 
     def abandon(self) -> None:
         """Drop the session without freeing it: its destructor would wait for threads that only the parent has."""
@@ -129,19 +132,19 @@ class GraphFile:
     Args:
         path: the file.
         options: options of its sessions.
-        files: the paths of both files, with the identities of what was checked; None for what is there now.
+        files: both files, as they were checked; None for what is there now.
     """
 
-    def __init__(self, path: Path, options: SessionOptions, files: Mapping[Path, Identity] | None = None) -> None:
+    def __init__(self, path: Path, options: SessionOptions, files: Sequence[CheckedFile] | None = None) -> None:
         self.path = path
         self._files = files or _files_now(path)
-        self.bytes = sum(identity[2] for identity in self._files.values())
+        self.bytes = sum(file.bytes for file in self._files)
         self._options = options
 
     @property
     def unchanged(self) -> bool:
         """Return whether the files are the same as when they were checked."""
-        return changed_file(self._files) is None
+        return all(file.is_unchanged() for file in self._files)
 
     def create_session(
         self,
@@ -153,14 +156,14 @@ class GraphFile:
 
         onnxruntime opens the files by their paths: they are compared after it too.
         """
-        self._check_unchanged()
+        check_unchanged(self._files)
         try:
             if edit is None:
                 return create_session(self.path, options or self._options, threads)
             folder = self.path.parent if len(self._files) > 1 else None
             return create_session(edit(self.path.read_bytes()), options or self._options, threads, folder)
         finally:
-            self._check_unchanged()
+            check_unchanged(self._files)
 
     def output_widths(self, session: Any) -> dict[str, int]:
         """Return the number of coordinates of each output that holds vectors."""
@@ -175,12 +178,8 @@ class GraphFile:
             if output.type == "tensor(float)" and len(output.shape) == 2 and isinstance(output.shape[1], int)
         }
 
-    def _check_unchanged(self) -> None:
-        if (path := changed_file(self._files)) is not None:
-            raise replaced(path)
 
-
-def _files_now(graph: Path) -> dict[Path, Identity]:
-    """Return the identities of a graph, and of the weights beside it if they exist."""
+def _files_now(graph: Path) -> list[CheckedFile]:
+    """Return the file of a graph, and that of its weights if it exists."""
     files = (graph, graph.with_name(Path(EXTERNAL_DATA_FILE).name))
-    return {file: identity_of(file.stat()) for file in files if file.is_file()}
+    return [CheckedFile.now(file) for file in files if file.is_file()]

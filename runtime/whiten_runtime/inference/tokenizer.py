@@ -18,8 +18,17 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import BertProcessing, PostProcessor, RobertaProcessing, TemplateProcessing
 
 from whiten_runtime.bundle.records import Side
-from whiten_runtime.errors import BundleError, UsageError, encodable, one_line
-from whiten_runtime.ort.process import ForkSafeLock
+from whiten_runtime.errors import (
+    BundleError,
+    TextError,
+    UsageError,
+    check_flags,
+    described,
+    encodable,
+    one_line,
+    whole_number,
+)
+from whiten_runtime.ort.threads import ForkSafeLock, native_call
 
 CACHE_BYTES = 8 << 20
 """Bytes that the ids of chunks may take: about 60,000 words. 8,656 words of English sentences take 1.1 MB."""
@@ -193,7 +202,7 @@ class Tokenizer:
     def __init__(
         self, path: Path, max_seq_length: int, truncation_side: Side = "right", content: bytes | None = None
     ) -> None:
-        with _typed_errors(f"{path}: not a tokenizer"):
+        with native_call, _typed_errors(f"{path}: not a tokenizer"):
             self._backend = Backend.from_buffer(path.read_bytes() if content is None else content)
             self._backend.no_truncation()
             self._backend.no_padding()
@@ -221,7 +230,7 @@ class Tokenizer:
     def parts(self, texts: Sequence[str]) -> Iterator[list[list[int]]]:
         """Yield what `tokenize` returns, a part at a time."""
         for part in _parts(texts):
-            with _typed_errors("the bundle's tokenizer fails"):
+            with native_call, _typed_errors("the bundle's tokenizer fails"):
                 if self._words is not None:
                     rows = self._words.tokenize(part)
                 else:
@@ -230,7 +239,10 @@ class Tokenizer:
 
     def tokens(self, text: str, special: bool = True) -> list[Token]:
         """Return the tokens of a text, not truncated."""
-        with _typed_errors("the bundle's tokenizer fails"):
+        check_flags(special=special)
+        if not isinstance(text, str):
+            raise TextError(f"text is {described(text)}; wanted one str")
+        with native_call, _typed_errors("the bundle's tokenizer fails"):
             # A batch of one: other than `encode`, it lets other threads run meanwhile.
             encoding = self._backend.encode_batch([encodable(text)], add_special_tokens=special)[0]
             parts = zip(encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True)
@@ -241,11 +253,12 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Return the text of token ids, as far as they still hold it."""
-        size = self._backend.get_vocab_size()
-        for token_id in ids:
-            if not 0 <= token_id < size:
-                raise UsageError(f"token id {token_id} is not in the vocabulary, which has {size} tokens")
-        return self._backend.decode(ids, skip_special_tokens=skip_special)
+        check_flags(skip_special=skip_special)
+        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+            raise UsageError(f"ids is {described(ids)}; wanted a list of token ids")
+        last = self._backend.get_vocab_size() - 1
+        numbers = [whole_number(f"ids[{index}]", number, 0, last) for index, number in enumerate(ids)]
+        return self._backend.decode(numbers, skip_special_tokens=skip_special)
 
     def cut(self, ids: list[int]) -> list[int]:
         """Truncate to `max_seq_length` tokens, keeping the special tokens that begin and end a text."""

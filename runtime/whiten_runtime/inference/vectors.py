@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.records import Similarity, VectorPrecision
-from whiten_runtime.errors import NOT_FINITE, NoVectorError, TextError, UsageError, needing_package, one_of
+from whiten_runtime.errors import NOT_FINITE, NoVectorError, TextError, UsageError, needing_package, one_line, one_of
 
 _NUMBERS_PER_BLOCK = 1 << 22
 """Numbers of the differences that a distance holds in memory at once."""
@@ -27,8 +27,8 @@ def numbers_of(name: str, values: ArrayLike) -> NDArray[np.float32]:
             raise TypeError("texts, or complex numbers")  # numpy reads 1_0 as 10, and drops imaginary parts
         with np.errstate(over="ignore"):  # a value that is too large becomes infinite, and is refused
             return numbers.astype(np.float32, copy=False)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TextError(f"{name} are not numbers in rows of equal length ({error})") from None
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # RuntimeError: a tensor that needs gradients
+        raise TextError(f"{name} are not numbers in rows of equal length ({one_line(error)})") from None
 
 
 def rows_of(name: str, vectors: ArrayLike) -> NDArray[np.float32]:
@@ -113,7 +113,7 @@ def _unit_of_any_norm(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def row_cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the cosine of each row with the same row of the other, both [n, k]: float32 [n], 0 for rows of zeros."""
-    return np.asarray(np.einsum("nk,nk->n", unit(first), unit(second)))
+    return np.asarray(np.einsum("nk,nk->n", unit(first), unit(second))).clip(-1, 1)
 
 
 def row_similarities(
@@ -143,7 +143,7 @@ def similarity_matrix(
     """Return the similarity of every row with every other; distances are negated, so that more is always nearer."""
     if similarity == "cosine":
         cosines: NDArray[np.float32] = unit(first) @ unit(second).T
-        return cosines
+        return cosines.clip(-1, 1, out=cosines)
     with np.errstate(over="ignore", invalid="ignore"):
         if similarity == "dot":
             products: NDArray[np.float32] = first @ second.T

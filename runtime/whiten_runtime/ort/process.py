@@ -1,22 +1,15 @@
 """Contain effects of this package on the whole process: hooks, signals, warnings, limits."""
 
 import csv
-import os
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import IO, Any
-from weakref import WeakSet
 
-
-def after_fork_in_child(action: Callable[[], None]) -> None:
-    """Run an action in every child that this process forks, where the system can fork."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=action)
+from whiten_runtime.ort.threads import ForkSafeLock
 
 
 def show_user_warnings(show: Callable[[str], None]) -> None:
@@ -58,35 +51,6 @@ def end_by_ctrl_c() -> None:
 
 def _exit(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
-
-
-class ForkSafeLock:
-    """Locks a `with` block. The lock is reset in forked children: the thread that held it does not exist there."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        _locks.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *raised: object) -> None:
-        self._lock.release()
-
-    def renew(self) -> None:
-        """Replace the lock by a free one."""
-        self._lock = threading.Lock()
-
-
-_locks: WeakSet[ForkSafeLock] = WeakSet()
-
-
-def _renew_locks() -> None:
-    for lock in _locks:
-        lock.renew()
-
-
-after_fork_in_child(_renew_locks)
 
 
 class _LongFields:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
-from whiten_runtime.errors import MissingPackageError, ProviderError, UsageError, WhitenError
+from whiten_runtime.errors import MissingPackageError, ProviderError, UsageError, WhitenError, described
 
 Provider = str | tuple[str, Mapping[str, Any]]
 
@@ -47,6 +47,8 @@ def checked_providers(providers: Sequence[Provider]) -> tuple[Provider, ...]:
     """Check providers, and return them with our default options added."""
     if isinstance(providers, str):
         raise UsageError(f"providers is the string '{providers}'; wanted a list, such as ['{providers}']")
+    if not isinstance(providers, Sequence):
+        raise UsageError(f"providers is {described(providers)}; wanted a list, such as ['{CPU_PROVIDER}']")
     if not providers:
         raise UsageError("providers is empty; name at least one, such as 'CPUExecutionProvider'")
     return tuple(_with_defaults(provider) for provider in providers)
@@ -56,7 +58,7 @@ def providers_for(providers: Sequence[Provider] | None = None, device: str | Non
     """Return the providers for a list of providers or a device; if neither is given, WHITEN_DEVICE's, else the CPU."""
     if providers is not None:
         if device is not None:
-            raise UsageError(f"both providers and device '{device}' are given; leave one of them out")
+            raise UsageError(f"both providers and device {device!r} are given; leave one of them out")
         return checked_providers(providers)
     if device is not None:
         return checked_providers([on_device(device)])
@@ -74,6 +76,8 @@ def environment_providers() -> tuple[Provider, ...]:
 
 def on_device(device: str) -> Provider:
     """Return the provider of "cpu", "cuda" or "tensorrt", the last two also with ":N"."""
+    if not isinstance(device, str):
+        raise UsageError(f"device is {described(device)}; wanted {_DEVICES}")
     if device == "cpu":
         return CPU_PROVIDER
     match = re.fullmatch(r"(cuda|tensorrt)(?::([0-9]{1,4}))?", device)

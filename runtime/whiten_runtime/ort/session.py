@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whiten_runtime.errors import BundleError, ProviderError, one_line
+from whiten_runtime.errors import BundleError, ProviderError, check_flags, one_line
 from whiten_runtime.ort.nvidia import advice, missing_for
 from whiten_runtime.ort.processor import default_threads, saturates_int8, thread_count
 from whiten_runtime.ort.providers import (
@@ -150,6 +150,7 @@ class SessionOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "providers", checked_providers(self.providers))
+        check_flags(spinning=self.spinning)
         if self.threads is not None:
             thread_count("threads", self.threads)
 

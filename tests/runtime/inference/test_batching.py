@@ -1,7 +1,5 @@
 """Test the batches of a call, and on a GPU those that are too large, padding, and outputs of other sizes."""
 
-import threading
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -22,7 +20,7 @@ from whiten_runtime.inference.batching import (
     workers_for,
 )
 from whiten_runtime.inference.engine import Engine, Feed
-from whiten_runtime.inference.gpu import Turns, check_padding, run_in_parts
+from whiten_runtime.inference.gpu import check_padding, run_in_parts
 from whiten_runtime.inference.sessions import ForkSafeSession
 
 LENGTHS = st.lists(st.integers(0, 600), max_size=200)
@@ -150,42 +148,6 @@ def test_halves_are_no_wider_than_their_texts() -> None:
 def test_one_text_that_is_too_long_is_an_error_that_says_so() -> None:
     with pytest.raises(WhitenError, match="too little memory for one text of 30 tokens; export with a smaller"):
         run_in_parts(Small(20), pad_batch([[1] * 30, [2]], 0))
-
-
-def test_batch_that_runs_alone_waits_for_the_others() -> None:
-    turns, running, seen = Turns(2), list[str](), list[tuple[str, ...]]()
-
-    def work(name: str) -> None:
-        for _ in range(20):
-            with turns.alone() if name.startswith("alone") else turns.shared():
-                running.append(name)
-                seen.append(tuple(running))
-                time.sleep(0.0005)
-                running.remove(name)
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in ("alone 1", "alone 2", "a", "b", "c")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(seen) == 100
-    assert all(len(names) == 1 for names in seen if any(name.startswith("alone") for name in names))
-    assert max(map(len, seen)) <= 2
-
-
-def test_two_batches_run_at_once() -> None:
-    turns, both = Turns(2), threading.Barrier(2)
-
-    def work() -> None:
-        with turns.shared():
-            both.wait(60)  # raises if the other does not come
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(90)
-    assert not both.broken
 
 
 def test_other_errors_are_passed_on_at_once() -> None:

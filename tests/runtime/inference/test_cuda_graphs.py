@@ -55,7 +55,7 @@ def test_vector_does_not_change_with_the_next_text(made: Engine) -> None:
 def test_empty_texts_are_run_and_long_texts_are_not_recorded(made: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.isfinite(made.run([[]])).all()
     made.record(16, "fp32")
-    monkeypatch.setattr(recorded.CudaGraphRunner, "run", lambda *_: pytest.fail("not recorded"))
+    monkeypatch.setattr(recorded.CudaGraphRunner, "_run", lambda *_: pytest.fail("not recorded"))
     assert made.run([[5] * 17]).shape == (1, made.width_of("sentence_embedding"))
 
 
