@@ -8,10 +8,11 @@ import io
 import operator
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import SupportsIndex
+from typing import Literal, SupportsIndex
 
 
 class WhitenError(Exception):
@@ -171,15 +172,46 @@ def path_of(name: str, value: object) -> Path:
     return Path(text)
 
 
+def kind_of_place(path: Path, error: type[WhitenError] = UsageError) -> Literal["file", "directory", "other"] | None:
+    """Return what is at a path that was passed, links followed; None for nothing.
+
+    Raises:
+        WhitenError: of the type `error`: the system does not look it up, as in a folder of another user.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as reason:
+        why = getattr(reason, "strerror", None) or reason
+        raise error(f"'{path}' cannot be looked up ({why}); check the path and its permissions") from None
+    return "file" if stat.S_ISREG(mode) else "directory" if stat.S_ISDIR(mode) else "other"
+
+
+def check_file(path: Path, advice: str, error: type[WhitenError] = UsageError) -> None:
+    """Check that a path that was passed is that of a regular file, or a link to one."""
+    kind = kind_of_place(path, error)
+    if kind != "file":
+        what = {None: "does not exist", "directory": "is a directory", "other": "is no regular file"}[kind]
+        raise error(f"'{path}' {what}; {advice}")
+
+
 def instance_of(name: str, value: object, kind: type, hint: str) -> None:
     """Check the type of an argument."""
     if not isinstance(value, kind):
         raise UsageError(f"{name} is {described(value)}; wanted a {kind.__name__}, such as {hint}")
 
 
+def check_flags(**flags: object) -> None:
+    """Check that arguments are True or False, Python's or numpy's."""
+    for name, value in flags.items():
+        if type(value).__name__ not in ("bool", "bool_"):
+            raise UsageError(f"{name} is {described(value)}; wanted True or False")
+
+
 def one_of(name: str, value: object, allowed: Sequence[object]) -> None:
     """Check that a value is one of those allowed."""
-    if value not in allowed:
+    if not any(isinstance(value, type(choice)) and value == choice for choice in allowed):
         raise UsageError(f"{name} is {value!r}; wanted {' or '.join(map(str, allowed))}")
 
 

@@ -65,7 +65,7 @@ def test_forked_worker_of_a_preloaded_service_encodes_and_exits(tiny_bundle: Pat
 
 
 REPLACED = """
-import os, shutil, sys
+import os, sys
 from pathlib import Path
 from whiten import Encoder, IntegrityError
 bundle = Path(sys.argv[1])
@@ -83,7 +83,7 @@ def in_child():
     return os.waitstatus_to_exitcode(os.wait()[1])
 print(in_child(), flush=True)
 model = bundle / "onnx" / "model.onnx"
-shutil.copy(model, model.with_suffix(".new"))
+model.with_suffix(".new").write_bytes(bytes(len(model.read_bytes())))
 model.with_suffix(".new").replace(model)
 print(in_child(), flush=True)
 encoder.encode("text")

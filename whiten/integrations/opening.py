@@ -1,22 +1,22 @@
 """Open bundles for adapters: once a process, and by the name and space that a framework has stored."""
 
-import threading
+import pickle
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, read_manifest
-from whiten_runtime.bundle.space import space_of
+from whiten_runtime.bundle.manifest import bundle_hash, read_manifest
+from whiten_runtime.bundle.space import is_in_space, space_of
 from whiten_runtime.errors import BundleError, UsageError, WhitenError
 from whiten_runtime.hub.locating import SCHEME, locate_bundle
 from whiten_runtime.opened.encoder import Encoder
 from whiten_runtime.opened.model import embedder_of
-from whiten_runtime.opened.opening import reopen
+from whiten_runtime.ort.threads import ForkSafeLock
 
 _KEPT = 8
 """Bundles that stay open though no adapter of them is left: Chroma makes a new one for each query."""
 
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 
 
 def open_encoder(encoder: Encoder | str | Path) -> Encoder:
@@ -52,10 +52,10 @@ class BundleSource:
         self._bundle: str | Path
         self._space, self._how = space, how
         self._encoder: Encoder | None = None
-        self._opening: tuple[Any, ...] | None = None  # how an encoder was opened that was passed
+        self._pickle: bytes | None = None  # of an encoder that was passed
         if isinstance(bundle, Encoder):
             self._check(bundle)
-            self._bundle, self._encoder, self._opening = str(bundle.path), bundle, bundle.__reduce__()[1]
+            self._bundle, self._encoder, self._pickle = str(bundle.path), bundle, pickle.dumps(bundle)
         elif isinstance(bundle, str | Path):
             self._bundle = bundle
         else:
@@ -71,7 +71,7 @@ class BundleSource:
         """
         if self._encoder is None:
             try:
-                encoder = _open_shared(self._bundle) if self._opening is None else reopen(*self._opening)
+                encoder = _open_shared(self._bundle) if self._pickle is None else _shared(self._pickle)
             except BundleError as error:
                 if self._space is None:
                     raise
@@ -81,7 +81,7 @@ class BundleSource:
         return self._encoder
 
     def _check(self, encoder: Encoder) -> None:
-        if self._space not in (None, encoder.space):
+        if self._space is not None and not is_in_space(encoder.manifest, self._space):
             raise UsageError(
                 f"{stored_name(encoder.path)}: gives vectors of the space '{encoder.space}', but those that are stored "
                 f"are of '{self._space}'; put the bundle back, or, if it has moved, {self._how}; else embed again"
@@ -105,7 +105,7 @@ class BundleSource:
             return None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_bundle": self.name, "_space": self.space, "_how": self._how, "_opening": self._opening}
+        return {"_bundle": self.name, "_space": self.space, "_how": self._how, "_pickle": self._pickle}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state | {"_encoder": None}
@@ -141,21 +141,22 @@ def stored_name(path: Path) -> str:
 def _open_shared(bundle: str | Path) -> Encoder:
     """Return the encoder of a directory, which is opened anew only if its bundle was replaced or it was closed."""
     path = locate_bundle(bundle).absolute()
-    try:
-        status = (path / MANIFEST_FILE).stat()
-    except OSError:
-        return Encoder(path)  # which says what is wrong
-    stamp = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+    return _shared(path, bundle_hash(path))
+
+
+def _shared(source: Path | bytes, sha256: str = "") -> Encoder:
+    """Return the encoder of a directory whose manifest has this hash, or that of a pickle, unless it was closed."""
     with _lock:
-        encoder = _opened(path, stamp)
+        encoder = _opened(source, sha256)
         try:
             embedder_of(encoder).engine.check_open()
         except WhitenError:
             _opened.cache_clear()
-            encoder = _opened(path, stamp)
+            encoder = _opened(source, sha256)
     return encoder
 
 
 @lru_cache(maxsize=_KEPT)
-def _opened(path: Path, stamp: tuple[int, ...]) -> Encoder:
-    return Encoder(path)
+def _opened(source: Path | bytes, sha256: str) -> Encoder:
+    encoder: Encoder = Encoder(source) if isinstance(source, Path) else pickle.loads(source)
+    return encoder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import ChoiceRecord
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, kind_of_place
 from whiten_runtime.files.collections import LAYOUT, Collection, has_collections, read_collections
 from whiten_runtime.files.pairs import Pairs, read_pairs
 from whiten_runtime.inference.embedder import Embedder
@@ -29,7 +29,7 @@ _COLLECTION = ("corpus.jsonl", "queries.jsonl")
 
 def read_development(path: Path, report: Reporter) -> Development:
     """Read the collections in a folder, else its file of pairs; or a file of pairs. Report what is used."""
-    if not path.is_dir():
+    if kind_of_place(path) != "directory":
         return read_pairs(path)
     files = sorted(file for file in path.iterdir() if file.suffix in _PAIRS and file.name not in _COLLECTION)
     if has_collections(path):

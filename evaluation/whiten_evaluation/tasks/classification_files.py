@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_evaluation.tasks.sts_files import files_below
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError, UsageError, kind_of_place
 from whiten_runtime.files.records import WrongRowError, parse_table
 
 TaskName = Literal["MR", "CR", "SUBJ", "MPQA", "TREC", "SST5", "MRPC", "RTE"]
@@ -62,7 +62,7 @@ def read_tasks(
     SentEval reads them; MRPC and RTE are UTF-8. A blank line in a file of one class is a sample too, as in SentEval:
     MPQA has three.
     """
-    if not folder.is_dir():
+    if kind_of_place(folder) != "directory":
         raise UsageError(f"'{folder}' is not a directory; wanted one with the files of SentEval's tasks")
     files = list(files_below(folder))
     classifications: list[ClassificationTask] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError, UsageError, kind_of_place
 from whiten_runtime.files import folders
 from whiten_runtime.files.pairs import read_pairs
 from whiten_runtime.files.records import WrongRowError, number_of, parse_table
@@ -98,7 +98,7 @@ def read_sts(directory: Path, names: Sequence[str] = tuple(SUBSETS), required: b
     without a score are left out), the STS benchmark's `sts-test.csv`, SICK's `SICK_test_annotated.txt` and `SICK.txt`.
     Where no task is there, that is an error if one is `required`.
     """
-    if not directory.is_dir():
+    if kind_of_place(directory) != "directory":
         raise UsageError(f"data '{directory}' is not a directory; name the folder of the STS files")
     files = list(files_below(directory))
     tasks, absent = [], {}

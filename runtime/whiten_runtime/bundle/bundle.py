@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from whiten_runtime.bundle.files import (
     GRAPH_BYTES,
-    Identity,
+    CheckedFile,
     identity_of,
     opened,
     sha256_of,
@@ -33,13 +33,13 @@ PROBE_VECTORS_FILE = "probes.safetensors"
 class Bundle:
     """Represents a bundle whose manifest was read and whose files were checked.
 
-    Its files are those that were checked: one that was replaced or written since is refused.
+    Its files have the bytes that were checked: one that has others since is refused.
     """
 
     path: Path  # its directory
     manifest: Manifest  # its manifest
     sha256: str  # of the manifest's bytes, which hold that of every other file
-    identities: Mapping[str, Identity]  # of the manifest and the files that were checked, not `CLIENT_FILES`, by name
+    checked: Mapping[str, CheckedFile]  # the manifest and the files that were checked, not `CLIENT_FILES`, by name
 
     @property
     def model(self) -> Path:
@@ -47,10 +47,9 @@ class Bundle:
         return self.path / MODEL_FILE
 
     @property
-    def graph_files(self) -> dict[Path, Identity]:
-        """Return the paths of the graph and of the weights beside it, with their identities."""
-        names = (MODEL_FILE, EXTERNAL_DATA_FILE)
-        return {self.path / name: self.identities[name] for name in names if name in self.identities}
+    def graph_files(self) -> list[CheckedFile]:
+        """Return the graph, and the file of its weights if there is one."""
+        return [self.checked[name] for name in (MODEL_FILE, EXTERNAL_DATA_FILE) if name in self.checked]
 
     @contextmanager
     def opened(self, name: str) -> Iterator[BufferedReader]:
@@ -63,7 +62,7 @@ class Bundle:
         path = self.path / name
         try:
             with opened(path) as file:
-                if identity_of(os.fstat(file.fileno())) != self.identities[name]:
+                if not self.checked[name].has_bytes_of(file):
                     raise replaced(path)
                 yield file
         except FileNotFoundError:
@@ -78,13 +77,11 @@ class Bundle:
 
     def check_unchanged(self) -> None:
         """Raise IntegrityError if a file was replaced or altered since it was checked."""
-        files = {self.path / name: identity for name, identity in self.identities.items()}
-        if (path := changed_file(files)) is not None:
-            raise replaced(path)
+        check_unchanged(self.checked.values())
 
     def check_weights(self) -> None:
         """Check the SHA-256 of the weights that are stored outside the graph, if there are any."""
-        if EXTERNAL_DATA_FILE in self.identities:
+        if EXTERNAL_DATA_FILE in self.checked:
             with self.opened(EXTERNAL_DATA_FILE) as file:
                 _check_hash(self.path / EXTERNAL_DATA_FILE, file, self.manifest.files[EXTERNAL_DATA_FILE])
 
@@ -96,15 +93,11 @@ def replaced(path: Path) -> IntegrityError:
     )
 
 
-def changed_file(files: Mapping[Path, Identity]) -> Path | None:
-    """Return the first of some files that is not there any more, or is not what was checked; None if all are."""
-    for path, identity in files.items():
-        try:
-            if identity_of(path.stat()) != identity:
-                return path
-        except OSError:
-            return path
-    return None
+def check_unchanged(files: Iterable[CheckedFile]) -> None:
+    """Raise IntegrityError for a file that has other bytes than those that were checked, or is gone."""
+    for file in files:
+        if not file.is_unchanged():
+            raise replaced(file.path)
 
 
 def open_bundle(
@@ -138,17 +131,17 @@ def _checked(root: Path, content: bytes, verify_hashes: bool, verify_weights: bo
     for name in (MODEL_FILE, *([TOKENIZER_FILE] if manifest.input == "text" else [])):
         if name not in manifest.files:
             raise BundleError(f"{root / MANIFEST_FILE}: does not list {name}; export the model again")
-    identities = {MANIFEST_FILE: _identity(root / MANIFEST_FILE)}
+    checked = {MANIFEST_FILE: _checked_manifest(root / MANIFEST_FILE, digest)}
     for name, record in manifest.files.items():
         verify = verify_hashes and (verify_weights or name != EXTERNAL_DATA_FILE)
-        identity = _check_file(root / name, name, record, verify)
+        file = _check_file(root / name, name, record, verify)
         if name not in CLIENT_FILES:
-            identities[name] = identity
+            checked[name] = file
     if stray := stray_files(root, manifest.files):
         raise IntegrityError(
             f"{root / stray[0]}: not a file of this bundle, though other programs would load or run it; remove it"
         )
-    bundle = Bundle(root, manifest, digest, identities)
+    bundle = Bundle(root, manifest, digest, checked)
     _check_graph(bundle)
     if read_content(root) != content:  # without hashes, the files may be those of another bundle
         raise replaced(root / MANIFEST_FILE)
@@ -166,16 +159,17 @@ def list_files(root: Path) -> Iterable[str]:
     return sorted(name for name in paths if name != MANIFEST_FILE)
 
 
-def _check_file(path: Path, name: str, record: FileRecord, verify_hash: bool) -> Identity:
-    """Check a file against its record, and return the identity of what was checked."""
+def _check_file(path: Path, name: str, record: FileRecord, verify_hash: bool) -> CheckedFile:
+    """Check a file against its record."""
     try:
         with opened(path, GRAPH_BYTES if name == MODEL_FILE else None) as file:
             identity = identity_of(os.fstat(file.fileno()))  # before it is read: a file that is written then is another
+            checked = CheckedFile(path, identity, record.sha256)
             if name not in CLIENT_FILES:
-                _check_size(path, identity[2], record)
+                _check_size(path, checked.bytes, record)
                 if verify_hash:
                     _check_hash(path, file, record)
-            return identity
+            return checked
     except FileNotFoundError:
         raise BundleError(
             f"{path}: missing, though {MANIFEST_FILE} lists it; the copy is incomplete: {again(path)}"
@@ -184,9 +178,9 @@ def _check_file(path: Path, name: str, record: FileRecord, verify_hash: bool) ->
         raise _unreadable(path, error) from error
 
 
-def _identity(path: Path) -> Identity:
+def _checked_manifest(path: Path, digest: str) -> CheckedFile:
     try:
-        return identity_of(path.stat())
+        return CheckedFile.now(path, digest)
     except OSError as error:
         raise _unreadable(path, error) from error
 

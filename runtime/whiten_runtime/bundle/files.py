@@ -6,6 +6,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
@@ -45,6 +46,47 @@ def opened(path: Path, most: int | None = None) -> Iterator[BufferedReader]:
         )
     with path.open("rb") as file:
         yield file
+
+
+@dataclass
+class CheckedFile:
+    """A file whose bytes were checked. Its identity tells at once that it is still the same; else its bytes decide."""
+
+    path: Path
+    identity: Identity  # before the check
+    sha256: str | None  # of its bytes; None where only the identity is known
+    _other: Identity | None = None  # an identity whose bytes were others
+
+    @classmethod
+    def now(cls, path: Path, sha256: str | None = None) -> "CheckedFile":
+        """Return the file as it is now."""
+        return cls(path, identity_of(path.stat()), sha256)
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of the file."""
+        return self.identity[2]
+
+    def is_unchanged(self) -> bool:
+        """Return whether the bytes at its path are those that were checked."""
+        try:
+            if identity_of(self.path.stat()) == self.identity:
+                return True
+            with opened(self.path) as file:
+                return self.has_bytes_of(file)
+        except (OSError, BundleError):
+            return False
+
+    def has_bytes_of(self, file: BufferedReader) -> bool:
+        """Return whether an open file, which is at its beginning, has the bytes that were checked."""
+        identity = identity_of(os.fstat(file.fileno()))
+        if identity not in (self.identity, self._other):
+            if self.sha256 is not None and identity[2] == self.bytes and sha256_of_open(file) == self.sha256:
+                self.identity = identity
+            else:
+                self._other = identity
+            file.seek(0)
+        return identity == self.identity
 
 
 def read_file(path: Path, most: int) -> bytes:

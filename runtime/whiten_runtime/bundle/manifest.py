@@ -28,7 +28,7 @@ from whiten_runtime.bundle.records import (
     is_space,
     pooling_modes,
 )
-from whiten_runtime.errors import BundleError, IntegrityError, UsageError
+from whiten_runtime.errors import BundleError, IntegrityError, UsageError, kind_of_place
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "whiten.json"
@@ -134,8 +134,8 @@ def read_manifest(bundle: Path) -> Manifest:
 def read_content(bundle: Path) -> bytes:
     """Return the bytes of `whiten.json` in a bundle directory, for `parse_manifest`."""
     path = bundle / MANIFEST_FILE
-    if not bundle.is_dir():
-        what = "is not a directory" if bundle.exists() else "does not exist"
+    if (kind := kind_of_place(bundle, BundleError)) != "directory":
+        what = "does not exist" if kind is None else "is not a directory"
         raise BundleError(f"bundle '{bundle}' {what}; make one with whiten-export, or check the path")
     try:
         return read_file(path, MANIFEST_BYTES)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from whiten_runtime.bundle.records import CorpusRecord
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError, UsageError, check_file
 from whiten_runtime.files.folders import files_below
 from whiten_runtime.files.records import (
     WrongRowError,
@@ -195,8 +195,7 @@ def _judgements(folder: Path, split: str | None) -> Path:
         if split not in stems:
             raise UsageError(f"'{folder}/qrels' has no dev.tsv to choose by, and other splits: {others}; add dev.tsv")
     judgements = folder / "qrels" / f"{split}.tsv"
-    if not judgements.is_file():
-        raise UsageError(f"'{judgements}' is not a file; the splits that have judgements are: {others} (--split)")
+    check_file(judgements, f"the splits that have judgements are: {others} (--split)")
     return judgements
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.records import CorpusRecord
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError, check_file
 from whiten_runtime.files.records import (
     Kind,
     WrongRowError,
@@ -43,8 +43,7 @@ class Pairs:
 
 def read_pairs(path: Path) -> Pairs:
     """Read a file of pairs."""
-    if not path.is_file():
-        raise UsageError(f"'{path}' is not a file; wanted pairs with scores")
+    check_file(path, "wanted pairs with scores")
     with path.open("rb") as stream:
         rows = list(_rows(stream, path))
     scores = np.array([score for _, _, score in rows])

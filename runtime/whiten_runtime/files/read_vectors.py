@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import DataError, UsageError, one_line
+from whiten_runtime.errors import DataError, UsageError, check_file, one_line
 from whiten_runtime.files.parquet import import_parquet
 from whiten_runtime.files.records import (
     WrongRowError,
@@ -38,10 +38,7 @@ def read_vectors(path: str | Path, column: str | None = None) -> Iterator[Rows]:
     read = _READERS.get(file.suffix.lower())
     if read is None:
         raise UsageError(f"'{file}': unknown kind of file for vectors; wanted {', '.join(_READERS)}")
-    if not file.is_file():
-        raise UsageError(
-            f"'{file}' {'is a directory' if file.is_dir() else 'does not exist'}; wanted a file of vectors"
-        )
+    check_file(file, "wanted a file of vectors")
     _check_precision(file)
     start, width = 0, None
     for rows in read(file, column):

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from whiten_runtime.errors import CANNOT_WRITE, UsageError, WhitenError, one_line
+from whiten_runtime.errors import CANNOT_WRITE, UsageError, WhitenError, kind_of_place, one_line
 
 try:
     import fcntl
@@ -216,7 +216,7 @@ def lock_file(file: IO[bytes] | io.FileIO | int) -> bool:
 
 def check_file_place(path: Path, elsewhere: str = "another place") -> None:
     """Check that the file `path` can be written."""
-    if path.is_dir():
+    if kind_of_place(path) == "directory":
         raise UsageError(f"'{path}' is a directory; name a file in it")
     with hidden_file(path, elsewhere):
         pass
@@ -227,9 +227,10 @@ def check_folder_place(folder: Path, elsewhere: str = "another place") -> None:
 
     Directories above it that do not exist are not created: the nearest one that does is tried.
     """
+    kind_of_place(folder)  # refuses what cannot be looked up
     place = folder.resolve()
-    nearest = next(parent for parent in (place, *place.parents) if parent.exists())
-    if not nearest.is_dir():
+    nearest = next(parent for parent in (place, *place.parents) if kind_of_place(parent) is not None)
+    if kind_of_place(nearest) != "directory":
         raise UsageError(f"'{nearest}' is not a directory, so '{folder}' cannot be written; choose {elsewhere}")
     holder = place.parent if nearest == place else nearest
     trial = holder / f".{place.name}{PARTIAL}{secrets.token_hex(4)}"

@@ -22,7 +22,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError, UsageError, kind_of_place
 from whiten_runtime.files.compressed import content_of
 from whiten_runtime.files.parquet import choose_strings, open_parquet, parquet_batches, strings_of
 from whiten_runtime.files.records import (
@@ -71,7 +71,7 @@ def place_of(path: str | Path, column: str | None, index: int, kind: str | None 
     """Return the file and line, or row of a Parquet file, of a text that `read_texts` yields as number `index`."""
     if str(path) == STDIN:
         return f"{_STDIN_NAME}: {'line' if kind in (None, 'txt') else 'text'} {index + 1}"
-    if Path(path).is_file():  # another kind of file cannot be read twice
+    if kind_of_place(Path(path)) == "file":  # another kind of file cannot be read twice
         for row, _ in islice(read_rows(path, column, kind), index, None):
             return place_name(path, row)
     return f"{path}: text {index + 1}"
@@ -101,7 +101,7 @@ def read_rows(path: str | Path, column: str | None = None, kind: str | None = No
     file = Path(path)
     if kind is None and kind_of(file.name) is None:
         raise UsageError(f"'{file}': unknown kind of file; wanted {endings()}")
-    if file.is_dir():
+    if kind_of_place(file) == "directory":
         raise UsageError(f"'{file}' is a directory; name a file")
     try:
         with file.open("rb") as raw:

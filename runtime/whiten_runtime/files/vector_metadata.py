@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import AlignmentRecord, VectorPrecision, is_space
 from whiten_runtime.bundle.space import space_of
-from whiten_runtime.errors import DataError, UsageError
+from whiten_runtime.errors import DataError, check_file
 from whiten_runtime.files.parquet import import_parquet
 
 KEY = "whiten"
@@ -118,8 +118,7 @@ def read_metadata(path: Path) -> VectorMetadata | None:
 
     It is in the sidecar of a .npy file, the schema of a .parquet file, and the first line of a .jsonl file.
     """
-    if not path.is_file():
-        raise UsageError(f"'{path}' does not exist; wanted a file of vectors")
+    check_file(path, "wanted a file of vectors")
     read = {".npy": _of_npy, ".parquet": _of_parquet, ".jsonl": _of_jsonl}.get(path.suffix.lower())
     return None if read is None else read(path)
 

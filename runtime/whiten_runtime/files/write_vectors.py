@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import UsageError, encodable
+from whiten_runtime.errors import UsageError, encodable, kind_of_place
 from whiten_runtime.files.parquet import import_parquet
 from whiten_runtime.files.replacing import check_file_place, hidden_file, replace_file, written_as
 from whiten_runtime.files.vector_metadata import (
@@ -180,13 +180,15 @@ def check_output(path: Path | None, force: bool = False) -> None:
     kind = path.suffix.lower()
     if kind not in WRITERS:
         raise UsageError(f"'{path}': unknown kind of file; wanted {', '.join(WRITERS)}")
-    if not path.parent.is_dir():
+    if kind_of_place(path.parent) != "directory":
         raise UsageError(f"'{path.parent}' is not a directory; create it first")
+    kind_of_place(path)  # refuses a loop of links, before it is followed
     sidecars = sidecars_of(path)
     for place in (path, *sidecars):
-        if place.is_dir():
+        there = kind_of_place(place)
+        if there == "directory":
             raise UsageError(f"'{place}' is a directory; name a file in it")
-        if place.exists() and not place.is_file():
+        if there == "other":
             raise UsageError(f"'{place}' is not a regular file; name another --out")
     if kind == ".parquet":
         import_parquet()

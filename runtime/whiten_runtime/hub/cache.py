@@ -2,6 +2,7 @@
 
 import re
 import stat
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,17 +38,20 @@ def commit_of(hub_id: str, revision: str | None) -> str | None:
     """Return the commit that a revision names in the cache; None if the cache does not say it."""
     try:
         name = _ref(hub_id, revision).read_text("utf-8").strip()  # a copy may have an end of line
-    except (OSError, UnicodeDecodeError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError):
         name = revision or MAIN
     return name if _COMMIT.fullmatch(name) else None
 
 
 def set_commit(hub_id: str, revision: str | None, commit: str) -> None:
     """Let a revision name a commit in the cache, as the hub's client does."""
-    if revision != commit:
-        path = _ref(hub_id, revision)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(commit, "utf-8")
+    if commit_of(hub_id, revision) == commit:
+        return
+    path = _ref(hub_id, revision)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".ref-", dir=_repository(hub_id)) as folder:
+        (Path(folder) / "commit").write_text(commit, "utf-8")
+        (Path(folder) / "commit").replace(path)  # whole, for processes that read it meanwhile
 
 
 def whole_commits(hub_id: str) -> list[Path]:

@@ -18,6 +18,7 @@ from whiten_runtime.errors import (
     IntegrityError,
     UsageError,
     WhitenError,
+    kind_of_place,
     needing,
     one_line,
     path_of,
@@ -80,9 +81,9 @@ def locate_bundle(path: str | Path, revision: str | None = None, *, refresh: boo
     if isinstance(path, str) and path.startswith(SCHEME):
         return fetch_bundle(parse_repository(path, revision), refresh)
     here = path_of("bundle", path)
-    if isinstance(path, str) and not here.exists():
+    if isinstance(path, str) and kind_of_place(here, BundleError) is None:
         if is_repository_id(path):
-            if here.parent.is_dir():
+            if kind_of_place(here.parent, BundleError) == "directory":
                 raise BundleError(
                     f"bundle '{path}' does not exist in the directory '{here.parent}'; make one with whiten-export, "
                     f"check the path, or write {SCHEME}{path} for the repository of the hub"
@@ -109,14 +110,16 @@ def fetch_bundle(repository: Repository, refresh: bool = False) -> Path:
         WhitenError: the hub is needed and cannot be reached, or refuses.
     """
     with needing("hub"):
-        hub_id = repository.id
+        import huggingface_hub  # noqa: F401
+    hub_id = repository.id
+    with cache_errors():
         cached = None if refresh else cached_bundle(hub_id, repository.revision)
         if cached is not None and not cached.damaged:
             return cached.folder
         moved = cached is None and not refresh and commit_of(hub_id, repository.revision) is not None
         if moved and (folder := _only_commit(repository)) is not None:
             return folder
-        why = why_unreached()
+    why = why_unreached()
 
     def absent(why: str) -> str:
         return (
@@ -127,10 +130,11 @@ def fetch_bundle(repository: Repository, refresh: bool = False) -> Path:
     if why is not None:
         if refresh:
             raise WhitenError(f"'{hub_id}' was not asked for: {why}")
-        if cached is not None:
-            _check_present(cached, why)
-        elif (folder := _only_commit(repository)) is not None:
-            return folder
+        with cache_errors():
+            if cached is not None:
+                _check_present(cached, why)
+            elif (folder := _only_commit(repository)) is not None:
+                return folder
         raise WhitenError(absent(why))
     with hub_errors(hub_id, repository.revision, absent(UNREACHED)):
         return _download(repository, cached)
@@ -181,7 +185,7 @@ def _download(repository: Repository, cached: CachedBundle | None) -> Path:
 
     What is there and damaged is downloaded again.
     """
-    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     def fetch(names: Iterable[str], again: bool = False) -> None:
@@ -192,7 +196,12 @@ def _download(repository: Repository, cached: CachedBundle | None) -> Path:
     try:
         if cached is None:
             url = hf_hub_url(hub_id, MANIFEST_FILE, revision=repository.revision)
-            commit = str(get_hf_file_metadata(url).commit_hash)
+            commit = get_hf_file_metadata(url).commit_hash
+            if commit is None:
+                raise WhitenError(
+                    f"{constants.ENDPOINT} does not say which commit '{hub_id}' has (its answers lack X-Repo-Commit); "
+                    "name another hub or mirror in HF_ENDPOINT"
+                )
         else:
             commit = cached.folder.name
         folder = Path(hf_hub_download(hub_id, MANIFEST_FILE, revision=commit)).parent
@@ -228,9 +237,27 @@ def bar_of_terminals() -> Any:
 
 
 @contextmanager
+def cache_errors() -> Iterator[None]:
+    """Turn errors of the system about the hub's cache, such as that of another user, into an error of one line."""
+    from huggingface_hub import constants
+
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno not in CANNOT_WRITE:
+            raise
+        place = Path(error.filename or constants.HF_HUB_CACHE).absolute()
+        caches = (Path(cache).absolute() for cache in (constants.HF_HOME, constants.HF_HUB_CACHE))
+        if not any(map(place.is_relative_to, caches)):
+            raise
+        raise WhitenError(
+            f"{place}: {error.strerror}; check space and permissions of the hub's cache, or set HF_HOME"
+        ) from error
+
+
+@contextmanager
 def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]:
     """Turn what huggingface_hub raises in the block into an error of one line; the block does nothing but call it."""
-    from huggingface_hub import constants
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -241,7 +268,8 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
     )
 
     try:
-        yield
+        with cache_errors():
+            yield
     except (WhitenError, *FAULTS):
         raise
     except (LocalEntryNotFoundError, OfflineModeIsEnabled):
@@ -259,14 +287,8 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
             f"the hub refused '{hub_id}': {one_line(error)}; check your token (hf auth login), or try again later"
         ) from error
     except Exception as error:  # those of the HTTP library, which differs between versions of huggingface_hub
-        if isinstance(error, OSError) and (error.filename is not None or error.errno in CANNOT_WRITE):
-            place = Path(error.filename or constants.HF_HUB_CACHE).absolute()
-            caches = (Path(cache).absolute() for cache in (constants.HF_HOME, constants.HF_HUB_CACHE))
-            if not any(map(place.is_relative_to, caches)):  # a file that is uploaded
-                raise
-            raise WhitenError(
-                f"{place}: {error.strerror}; check space and permissions of the hub's cache, or set HF_HOME"
-            ) from error
+        if isinstance(error, OSError) and error.filename is not None:  # a file that is uploaded
+            raise
         raise WhitenError(
             f"the hub is out of reach, or the transfer of '{hub_id}' broke off ({type(error).__name__}: "
             f"{one_line(error)}); run it again: what has arrived is kept"

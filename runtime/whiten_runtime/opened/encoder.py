@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
-from whiten_runtime.errors import TextError, UsageError, as_iterable, checked_texts, whole_number
+from whiten_runtime.errors import TextError, UsageError, as_iterable, check_flags, checked_texts, whole_number
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import progress_bar
 from whiten_runtime.inference.options import EncodeArguments, EncodeOptions, Prompts, Task, check_route
@@ -77,7 +77,7 @@ class Encoder(OpenedModel):
         max_characters: int | None = None,
         memory_limit: int | None = None,
     ) -> None:
-        path = locate_bundle(path, revision)
+        check_flags(verify_hashes=verify_hashes, verify=verify, cuda_graphs=cuda_graphs)
         if memory_limit is not None:
             memory_limit = whole_number("memory_limit", memory_limit, 1)
         if max_characters is not None:
@@ -86,7 +86,8 @@ class Encoder(OpenedModel):
         first = provider_name(options.providers[0])
         if cuda_graphs and first != CUDA_PROVIDER:
             raise UsageError(f"cuda_graphs is for {CUDA_PROVIDER}, not {first}; pass device='cuda', or leave it out")
-        self._open(Opening(path.absolute(), options, verify_hashes, bool(verify), cuda_graphs, max_characters))
+        folder = locate_bundle(path, revision).absolute()
+        self._open(Opening(folder, options, verify_hashes, verify, cuda_graphs, max_characters))
 
     def encode(
         self,
@@ -147,11 +148,12 @@ class Encoder(OpenedModel):
                 argument cannot be used as given.
             MissingPackageError: tensors are asked for, and torch is not installed.
         """
+        check_flags(convert_to_numpy=convert_to_numpy, convert_to_tensor=convert_to_tensor)
         if device is not None:
             check_device(device, self.device)
         vectors: Any = self._vectors(texts, encode_options(self, **options), bool(show_progress_bar))
         if convert_to_tensor or not convert_to_numpy:
-            vectors = as_tensors(vectors, bool(convert_to_tensor))
+            vectors = as_tensors(vectors, convert_to_tensor)
         return vectors[0] if isinstance(texts, str) else vectors
 
     def encode_query(
@@ -253,7 +255,8 @@ class Encoder(OpenedModel):
     ) -> Iterator[NDArray[Any]]:
         """Embed a stream of texts of any length in bounded memory.
 
-        Reads some thousands of texts ahead, to sort them by length and to tokenise the next ones meanwhile.
+        Reads up to 8,192 texts ahead, or those that have 32 million characters, to sort them by length and to tokenise
+        the next ones meanwhile.
 
         Args:
             texts: an iterable of texts, read once.

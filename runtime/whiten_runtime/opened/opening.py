@@ -32,6 +32,14 @@ from whiten_runtime.ort.session import SessionOptions
 
 Opened = TypeVar("Opened", bound="OpenedBundle")
 
+_REOPENED = frozenset(
+    {
+        *("_bundle", "_embedder", "_engine", "_moments", "_opening", "_passages", "_session", "_tokenizer"),
+        "providers",
+    }
+)
+"""Attributes that opening a bundle makes; all others are of subclasses."""
+
 
 @dataclass(frozen=True)
 class Opening:
@@ -201,7 +209,8 @@ class OpenedBundle:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return reopen, (type(self), self._opening)
+        added = {name: value for name, value in self.__dict__.items() if name not in _REOPENED}
+        return reopen, (type(self), self._opening), added or None
 
     def _prove(self) -> None:
         """Compute the bundle's probes, and close it if a bound of the parity gate is not kept."""
@@ -214,6 +223,10 @@ class OpenedBundle:
 
 def encode_options(opened: OpenedBundle, **arguments: Unpack[EncodeArguments]) -> EncodeOptions:
     """Check the options of a call, which are named as in `Encoder.encode`, against an open bundle."""
+    if unknown := arguments.keys() - EncodeArguments.__annotations__.keys():
+        raise UsageError(
+            f"{min(unknown)!r} is no argument of this call; wanted some of {', '.join(EncodeArguments.__annotations__)}"
+        )
     return EncodeOptions.of(opened.manifest, opened._moments, **arguments)
 
 

@@ -13,7 +13,7 @@ from whiten_runtime.bundle.graph import OUTPUT, VECTORS_INPUT
 from whiten_runtime.bundle.parity import Probes
 from whiten_runtime.bundle.ranges import read_moments
 from whiten_runtime.bundle.records import VectorPrecision
-from whiten_runtime.errors import BundleError, UsageError
+from whiten_runtime.errors import BundleError, UsageError, check_flags
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.embedder import progress_bar
 from whiten_runtime.inference.sessions import ForkSafeSession, GraphFile
@@ -58,8 +58,9 @@ class VectorWhitener(OpenedBundle):
         spinning: bool = True,
         revision: str | None = None,
     ) -> None:
+        check_flags(verify_hashes=verify_hashes, verify=verify)
         options = SessionOptions(providers_for(providers, device), threads, spinning)
-        self._open(Opening(locate_bundle(path, revision).absolute(), options, verify_hashes, bool(verify)))
+        self._open(Opening(locate_bundle(path, revision).absolute(), options, verify_hashes, verify))
 
     def _open(self, opening: Opening) -> None:
         path = opening.path

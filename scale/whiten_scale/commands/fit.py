@@ -9,7 +9,7 @@ from whiten_runtime.commands import console
 from whiten_runtime.commands.console import bundle_argument, command, counted, say, warn
 from whiten_runtime.commands.help import WholeNumber, heading, option
 from whiten_runtime.commands.progress import ConsoleReporter
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, kind_of_place
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.replacing import check_file_place
 from whiten_runtime.hub.locating import locate_bundle
@@ -78,7 +78,7 @@ def fit(
         if BUILTIN_CORPUS in corpus:
             raise UsageError(f"{BUILTIN_CORPUS} is for one process; leave --workers, --share and --ray out")
         check_able(workers, ray)
-    if not out.parent.is_dir():
+    if kind_of_place(out.parent) != "directory":
         raise UsageError(f"'{out.parent}' is not a directory; create it first")
     check_file_place(out, "another --out")
     path = locate_bundle(bundle)
