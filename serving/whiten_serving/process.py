@@ -17,6 +17,7 @@ from pathlib import Path
 import prometheus_client
 import uvicorn
 
+from whiten_runtime.bundle.space import is_in_space
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.process import is_terminal
@@ -237,7 +238,7 @@ class Process:
         encoder, agreement = await asyncio.to_thread(open_encoder, choice, self.settings)
         before = old.encoder.space
         self.service.models.replace(make_model(choice, encoder, agreement, self.scheduler))
-        if encoder.space != before:
+        if not is_in_space(encoder.manifest, before):
             _LOG.warning(
                 f"{choice.name}: the space of its vectors is no longer {before}, but {encoder.space}: embed the texts "
                 "of an index again, unless the new bundle is a refit with --align-to"

@@ -14,7 +14,7 @@ from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.bundle.records import CorpusRecord, Input, Pooling, Precision
-from whiten_runtime.errors import DataError, NoVectorError, UsageError
+from whiten_runtime.errors import DataError, NoVectorError, UsageError, check_file
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.replacing import replace_file
 from whiten_runtime.hub.locating import locate_bundle
@@ -38,6 +38,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     weights_sha256: str
     network_sha256: str | None = None
     """Hash of the network's config and code; None where the weights are all, and of bundles before 0.5."""
+    former_network_sha256: str | None = None
+    """The same hash by the former rule; None where the bundle has none."""
     tokenizer_sha256: str
     """Hash of what the tokenizer does; of the bytes of its file for bundles before 0.5."""
     input: Input
@@ -61,6 +63,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
             model=source.model,
             weights_sha256=source.weights_sha256,
             network_sha256=source.network_sha256 or None,
+            former_network_sha256=source.former_network_sha256 or None,
             tokenizer_sha256=manifest.tokenizer_sha256 or (tokenizer.sha256 if tokenizer else ""),
             input=manifest.input,
             layers=manifest.layers,
@@ -75,11 +78,18 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     def difference(self, other: "Origin") -> str | None:
         """Return the first field in which two origins differ, with both values, or None; names of models may differ."""
+        equal = {"model", "precision", "former_network_sha256"}
+        if self._networks & other._networks:
+            equal.add("network_sha256")
         for name in self.__struct_fields__:
             mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs and name not in ("model", "precision"):
+            if mine != theirs and name not in equal:
                 return f"{name} {_shown(mine)} and {_shown(theirs)}"
         return None
+
+    @property
+    def _networks(self) -> set[str]:
+        return {digest for digest in (self.network_sha256, self.former_network_sha256) if digest}
 
 
 @dataclass(frozen=True)
@@ -129,8 +139,7 @@ def save_statistics(path: Path, statistics: Statistics, origin: Origin) -> None:
 
 def load_statistics(path: Path) -> tuple[Statistics, Origin]:
     """Read statistics that `save_statistics` wrote."""
-    if not path.is_file():
-        raise UsageError(f"'{path}' does not exist; make it with whiten fit")
+    check_file(path, "make it with whiten fit")
     try:
         with safe_open(path, "numpy") as file:
             header = msgspec.json.decode((file.metadata() or {})["whiten"], type=_Header)

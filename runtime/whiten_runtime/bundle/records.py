@@ -36,9 +36,12 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     weights_sha256: str
     """SHA-256 over the weight files, in the order of their names."""
     network_sha256: str | msgspec.UnsetType = msgspec.UNSET
-    """SHA-256 over the settings of `config.json`, and of a LoRA adapter, that decide hidden states, and over the
-    checkpoint's own Python code that ran; of a model2vec table, over how unknown tokens count. Absent where the weights
-    are all (ONNX encoders, other tables of vectors), and in bundles before 0.5."""
+    """SHA-256 over the settings of `config.json`, and of a LoRA adapter, that decide hidden states and differ from
+    their defaults, and over the checkpoint's own Python code that ran; of a model2vec table, over how unknown tokens
+    count. Absent where the weights are all (ONNX encoders, other tables of vectors), and in bundles before 0.5."""
+    former_network_sha256: str | msgspec.UnsetType = msgspec.UNSET
+    """The same hash by the former rule, over all settings as `config.json` spells them: by it, bundles that were made
+    before, and vectors stored with their ids, are recognised. Absent where there is no `network_sha256`."""
     merged_into: str | None = None
     """Model that a LoRA adapter was merged into, if the weights are those of an adapter; otherwise None."""
     model_type: str

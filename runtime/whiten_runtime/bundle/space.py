@@ -17,6 +17,20 @@ def space_of(manifest: Manifest) -> str:
     return manifest.space or space_id(manifest)
 
 
+def former_space_of(manifest: Manifest) -> str | None:
+    """Return the id of the same space by the former rule (`Source.former_network_sha256`); None where there is none."""
+    former = manifest.source.former_network_sha256
+    if former is msgspec.UNSET:
+        return None
+    source = msgspec.structs.replace(manifest.source, network_sha256=former)
+    return space_id(msgspec.structs.replace(manifest, source=source))
+
+
+def is_in_space(manifest: Manifest, space: str) -> bool:
+    """Return whether an id is that of the space of a bundle's vectors, by today's rule or by the former one."""
+    return space in (space_of(manifest), former_space_of(manifest))
+
+
 def with_space(manifest: Manifest) -> Manifest:
     """Return a manifest with the id of its space, in place of any other."""
     return msgspec.structs.replace(manifest, space=space_id(manifest))
@@ -28,7 +42,7 @@ def space_id(manifest: Manifest) -> str:
     These are the source's weights, network, tokenizer, prompts, layers, pooling, modules and map, and whether the
     vectors are normalised. The map is identified by the corpus and options it was fitted with: the last bits of W
     differ between processors. Precision, target, versions and name are left out, and so is the maximum length unless
-    the map is one whose axes turn (`_turning`).
+    the map is one whose axes turn (`turning`).
 
     The id of a bundle must never change: a field that is added to the manifest later may enter only where it is set.
     """
@@ -98,7 +112,7 @@ def _map(whitening: WhiteningRecord, max_seq_length: int) -> dict[str, Any]:
         "corpus": sorted((corpus.sha256, corpus.sentences) for corpus in whitening.corpus),
     }
     if whitening.method in NESTED_METHODS:
-        content["vectors"] = _turning(whitening.corpus, max_seq_length)
+        content["vectors"] = turning(whitening.corpus, max_seq_length)
     if whitening.prompt_name is not msgspec.UNSET:
         content["prompt_name"] = whitening.prompt_name
     if whitening.alignment is not None:
@@ -106,7 +120,7 @@ def _map(whitening: WhiteningRecord, max_seq_length: int) -> dict[str, Any]:
     return content
 
 
-def _turning(corpora: Sequence[CorpusRecord], max_seq_length: int) -> dict[str, Any]:
+def turning(corpora: Sequence[CorpusRecord], max_seq_length: int) -> dict[str, Any]:
     """Return what else decides the axes of pca and pca-cor: all that changes the corpus's vectors a little.
 
     Eigenvectors of nearly equal eigenvalues turn into each other. Measured on all-MiniLM-L6-v2, layers 1 and 6, fitted

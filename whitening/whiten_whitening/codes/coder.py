@@ -3,8 +3,9 @@
 import hashlib
 import json
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from whiten_runtime.bundle.bundle import WHITENING_FILE, open_bundle
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import SPACE_DIGITS
-from whiten_runtime.bundle.space import space_of
+from whiten_runtime.bundle.space import space_of, turning
 from whiten_runtime.errors import BundleError, DataError, UsageError, described, whole_number
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.inference.vectors import Nearest
@@ -54,6 +55,7 @@ class Coder:
         width: number of coordinates of a vector, k.
         space: id of the space of the vectors; None if it is not known.
         id: id of the coder: codes can be read by coders of the same id.
+        former_id: id of the same coder by the former rule, whose codes can be read too; None where there is none.
         mean: mean of the unit vectors, float64 [k].
         weight: map of the centred unit vectors to coordinates, float64 [k, dims].
     """
@@ -65,12 +67,14 @@ class Coder:
     id: str
     mean: Float64Array = field(repr=False)
     weight: Float64Array = field(repr=False)
+    former_id: str | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, bundle: str | Path, bytes: int | None = None) -> "Coder":
         """Make the coder of a bundle's vectors from the moments that the bundle stores.
 
-        The same bundle and number of bytes give the same id on every machine.
+        Bundles of the same space, fitted on vectors of the same precision, and the same number of bytes give the same
+        id on every machine.
 
         Args:
             bundle: a bundle with a whitening: its directory, or a repository of the model hub.
@@ -88,8 +92,11 @@ class Coder:
                 f"{opened.path}: has no whitening and stores no moments; use Coder.fit on a sample of its vectors, or "
                 "give it one that only centres: whiten refit BUNDLE --corpus FILE --whitening centre --out OTHER"
             )
-        source = {"moments": manifest.files[WHITENING_FILE].sha256}
-        return cls._made(bytes, *unit_moments(read_map(opened)), space_of(manifest), source)
+        space, vectors = space_of(manifest), turning(manifest.whitening.corpus, manifest.max_seq_length)
+        coder = cls._made(bytes, *unit_moments(read_map(opened)), space, {"vectors": vectors})
+        moments = {"moments": manifest.files[WHITENING_FILE].sha256}  # hung on their last bits
+        former = _id(space, moments, coder.bytes)
+        return replace(coder, former_id=former)
 
     @classmethod
     def fit(cls, vectors: ArrayLike, bytes: int | None = None, space: str | None = None) -> "Coder":
@@ -115,7 +122,7 @@ class Coder:
         for start in range(0, n, _ROWS_PER_BLOCK):
             moments = moments.merge(Moments.of(_unit_rows(rows[start : start + _ROWS_PER_BLOCK])))
         covariance = moments.scatter / max(n - 1, 1)
-        source = {"sample": hashlib.sha256(moments.mean.tobytes() + moments.scatter.tobytes()).hexdigest()}
+        source = {"sample": hashlib.sha256(np.ascontiguousarray(rows).tobytes()).hexdigest()}
         return cls._made(bytes, moments.mean, covariance, covariance, space, source)
 
     @classmethod
@@ -126,19 +133,18 @@ class Coder:
         covariance: Float64Array,
         cross: Float64Array,
         space: str | None,
-        source: dict[str, str],
+        source: dict[str, Any],
     ) -> "Coder":
         """Make a coder from the moments of unit vectors; for `cross`, see `principal_axes`."""
         axes = principal_axes(covariance, cross)
         count = axes.shape[1]
         why = f": 4 bits for each of the {count} axes along which the vectors vary"
-        wanted = max(1, len(mean) // 3) if bytes is None else bytes
+        wanted = max(1, min(len(mean) // 3, -(-4 * count // 8))) if bytes is None else bytes
         size = whole_number("bytes", wanted, 1, None if bytes is None else -(-4 * count // 8), why)
         bits = bits_of(size, count)
         dims = min(8 * size // bits, count)
-        content = json.dumps({"format": FORMAT, "space": space, **source, "bytes": size}, sort_keys=True)
-        made_by = hashlib.sha256(content.encode()).hexdigest()[:SPACE_DIGITS]
-        return cls(size, bits, len(mean), space, made_by, mean, axes[:, :dims] @ rotation(dims))
+        weight = axes[:, :dims] @ rotation(dims)
+        return cls(size, bits, len(mean), space, _id(space, source, size), mean, weight)
 
     @property
     def dims(self) -> int:
@@ -265,7 +271,7 @@ class Coder:
                     f"the codes are of vectors in space {codes.space}, but this coder is of space {self.space}; code "
                     "the vectors of this space"
                 )
-            if codes.coder != self.id:
+            if codes.coder not in (self.id, self.former_id):
                 raise UsageError(
                     f"the codes were made by coder {codes.coder}, not by this one, {self.id}; load that coder, or code "
                     "the vectors again"
@@ -275,6 +281,11 @@ class Coder:
         if not right:
             raise UsageError(f"codes are {described(array)}; wanted uint8 [n, {self.bytes}]")
         return array
+
+
+def _id(space: str | None, source: dict[str, Any], bytes: int) -> str:
+    content = json.dumps({"format": FORMAT, "space": space, **source, "bytes": bytes}, sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:SPACE_DIGITS]
 
 
 def _unit_rows(rows: NDArray[np.generic]) -> Float64Array:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from whiten_runtime.errors import DataError, UsageError, described, path_of
+from whiten_runtime.errors import DataError, UsageError, check_file, described, path_of
 from whiten_runtime.files.replacing import replace_file
 from whiten_whitening.codes.levels import Bytes
 
@@ -75,8 +75,7 @@ def write_tensors(path: str | Path, arrays: dict[str, NDArray[Any]], header: dic
 def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Read arrays and the header of a file of a kind, "codes" or "coder"."""
     place = path_of("path", path)
-    if not place.is_file():
-        raise DataError(f"{path}: is no file; wanted a saved {kind}")
+    check_file(place, f"wanted a saved {kind}", DataError)
     try:
         with safe_open(place, "numpy") as file:
             header = json.loads((file.metadata() or {})[KEY])

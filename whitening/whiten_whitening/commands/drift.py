@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from whiten_runtime.bundle.space import space_of
+from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.space import is_in_space, space_of
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import bundle_argument, command, counted, kind_option, say, table
 from whiten_runtime.commands.help import heading, option
@@ -61,10 +62,11 @@ def drift(
     if monitor.manifest.input == "vectors" or file.suffix.lower() == ".npy":
         if kind is not None:
             raise UsageError(f"--kind '{kind}' is for texts, and '{file}' holds vectors; leave it out")
-        metadata, space = read_metadata(file), space_of(monitor.manifest)
-        unwhitened = monitor.manifest.input == "vectors" and (metadata is None or metadata.space != space)
+        metadata = read_metadata(file)
+        own = metadata is not None and is_in_space(monitor.manifest, metadata.space)
+        unwhitened = monitor.manifest.input == "vectors" and not own
         if not unwhitened:
-            _check_own(file, metadata, space)
+            _check_own(file, metadata, monitor.manifest)
         for rows in read_vectors(file, column):
             monitor.update(rows, unwhitened=unwhitened)
     else:
@@ -78,17 +80,17 @@ def drift(
     sys.exit(EXIT_CODES[report.verdict])
 
 
-def _check_own(file: Path, metadata: VectorMetadata | None, space: str) -> None:
+def _check_own(file: Path, metadata: VectorMetadata | None, manifest: Manifest) -> None:
     """Check that a file says that it holds a bundle's own vectors, all coordinates and not normalised."""
     if metadata is None:
         raise UsageError(
             f"'{file}' may hold vectors of any space: {sidecar_of(file)}, which would say so, is missing or of another "
             f"program; embed the texts again with whiten embed, or give the texts"
         )
-    if metadata.space != space:
+    if not is_in_space(manifest, metadata.space):
         raise UsageError(
-            f"'{file}' holds vectors in space {metadata.space}, but this bundle's space is {space}; give vectors that "
-            "it has computed, or the texts"
+            f"'{file}' holds vectors in space {metadata.space}, but this bundle's space is {space_of(manifest)}; give "
+            "vectors that it has computed, or the texts"
         )
     if metadata.truncated_from is not None:
         raise UsageError(

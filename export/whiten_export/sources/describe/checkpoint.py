@@ -116,13 +116,16 @@ def code_notes(checkpoint: Checkpoint, record: Source, trust_remote_code: bool) 
     )
 
 
-def way_to_code(checkpoint: Checkpoint) -> str | None:
-    """Return where a checkpoint's own code lies and how it is run, for messages; None without any."""
+def way_to_code(checkpoint: Checkpoint, reason: str = "") -> str | None:
+    """Return where a checkpoint's own code lies and how it is run, for messages; None without any.
+
+    `reason` is why transformers cannot load it, which may be code that another file than usual names.
+    """
     files = sorted(set(_codes(checkpoint).values()))
-    if not files:
+    if not files and "trust_remote_code" not in reason:
         return None
     others = sorted({repository for repository, _ in map(split_repository, files) if repository})
-    where = f"in the repository {' and '.join(others)}" if others else f"in its folder: {', '.join(files)}"
+    where = f"in the repository {' and '.join(others)}" if others else f"in its folder: {', '.join(files) or '*.py'}"
     return f"comes with Python code of its own ({where}); read it, then allow it with --trust-remote-code"
 
 
@@ -155,15 +158,17 @@ def source_record(
     hidden_size: int,
     ignored_code: tuple[str, ...] = (),
     remote_code: tuple[str, ...] = (),
-    network_sha256: str | UnsetType = UNSET,
+    network_sha256: tuple[str | UnsetType, str | UnsetType] = (UNSET, UNSET),
 ) -> Source:
-    """Describe a checkpoint for the manifest."""
+    """Describe a checkpoint for the manifest; the second hash of its network is by the former rule."""
+    network, former = network_sha256
     return Source(
         model=checkpoint.name,
         checkpoint=checkpoint.hub_id,
         revision=checkpoint.revision,
         weights_sha256=checkpoint.weights_sha256,
-        network_sha256=network_sha256,
+        network_sha256=network,
+        former_network_sha256=former,
         merged_into=checkpoint.merged_into,
         model_type=model_type,
         num_hidden_layers=num_hidden_layers,

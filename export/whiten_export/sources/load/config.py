@@ -1,7 +1,9 @@
 """Say what follows from a network's config: what identifies it, its positions, its attention, its number of weights."""
 
 import hashlib
+import inspect
 import json
+import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from copy import deepcopy
@@ -45,32 +47,94 @@ WITHOUT_UNKNOWN = hashlib.sha256(b"unknown tokens are left out").hexdigest()
 """Identity of a table of token vectors whose unknown tokens are left out of the mean, as model2vec does."""
 
 
-def network_sha256(checkpoint: Checkpoint, classes: Collection[str], first_position: int | None) -> str:
+def network_sha256(
+    checkpoint: Checkpoint, config: Any, classes: Collection[str], first_position: int | None, trust_remote_code: bool
+) -> tuple[str, str]:
     """Compute the SHA-256 of a network's config, its adapter's and its own code: all that decides besides weights.
 
-    The settings are those of `config.json`, not those that transformers completes: these change with its version.
+    Settings count where they differ from the defaults of the class that reads them, so that a folder keeps its hash
+    when another version of transformers or peft reads it and saves it again.
 
     Args:
         checkpoint: files of the network.
+        config: its config, as transformers reads it.
         classes: classes of transformers, such as "AutoModel", in whose place code of the checkpoint runs.
         first_position: number of positions before that of the first token; None where the architecture is not known.
             There, and with code of its own, a network may do more with the id of the padding token, which counts then.
+        trust_remote_code: whether code of the checkpoint may run.
+
+    Returns:
+        The hash, and that by the former rule, over all settings as `config.json` spells them.
     """
     settings = read_settings(checkpoint.directory / "config.json")
     references = settings.get("auto_map") or {}
     code = {name: reference for name in classes if isinstance(reference := references.get(name), str)}
-    config = _canonical(settings)
-    if first_position is not None and not code:
-        config.pop("pad_token_id", None)
-    adapter = {} if checkpoint.adapter is None else {"adapter": _of_adapter(checkpoint.adapter)}
-    content = {
-        **adapter,
-        "config": config,
-        "first_position": first_position,
-        "classes": {name: split_repository(reference)[1] for name, reference in code.items()},
-        "code": sorted({hashlib.sha256(file.read_bytes()).hexdigest() for file in _files(checkpoint, code.values())}),
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    files = {hashlib.sha256(file.read_bytes()).hexdigest() for file in _files(checkpoint, code.values())}
+    adapter = None if checkpoint.adapter is None else read_settings(checkpoint.adapter / ADAPTER_CONFIG)
+
+    def hashed(config: dict[str, Any], adapter: dict[str, Any] | None) -> str:
+        if first_position is not None and not code:
+            config.pop("pad_token_id", None)
+        content = {
+            **({} if adapter is None else {"adapter": adapter}),
+            "config": config,
+            "first_position": first_position,
+            "classes": {name: split_repository(reference)[1] for name, reference in code.items()},
+            "code": sorted(files),
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    return (
+        hashed(
+            _changed_settings(config, bool(code), trust_remote_code),
+            None if adapter is None else _changed_settings_of_adapter(adapter),
+        ),
+        hashed(_canonical(settings), None if adapter is None else _canonical_adapter(adapter)),
+    )
+
+
+def _changed_settings(config: Any, own_code: bool, trust_remote_code: bool) -> dict[str, Any]:
+    """Return the settings of a network that differ from their defaults, or that its class does not know but reads."""
+    settings, usual = _canonical(config.to_dict()), _defaults(type(config))
+    unknown = settings.keys() - usual.keys() if usual and not own_code else set()
+    unread = unknown - _read_names(unknown, config, trust_remote_code) if unknown else set()
+    used = {name: value for name, value in settings.items() if name not in unread}
+    return {"model_type": config.model_type, **_difference(used, usual)}
+
+
+def _defaults(kind: Any) -> dict[str, Any]:
+    try:
+        defaults: dict[str, Any] = _canonical(kind().to_dict())
+    except Exception:  # a class that needs arguments, or own code
+        return {}
+    return defaults
+
+
+def _difference(settings: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    """Return what is other than usual, at any depth; what is usual and not there is null."""
+    changed = dict[str, Any].fromkeys(usual.keys() - settings.keys())
+    for name, value in settings.items():
+        if name not in usual or usual[name] != value:
+            both = isinstance(value, dict) and isinstance(usual.get(name), dict)
+            changed[name] = _difference(value, usual[name]) if both else value
+    return changed
+
+
+def _read_names(names: Collection[str], config: Any, trust_remote_code: bool) -> set[str]:
+    """Return those of some names that stand in the code by which transformers computes a network."""
+    network = _without_weights("AutoModel", config, trust_remote_code)
+    if network is None:
+        return set(names)
+    package = Path(transformers.__file__).parent
+    files = {Path(inspect.getfile(type(module))) for module in network.modules()}
+    own = {file for file in files if file.is_relative_to(package)}
+    words = set[str]()
+    for file in (*own, *package.glob("*.py"), *package.glob("integrations/*.py")):
+        words.update(_NAME.findall(file.read_text("utf-8")))
+    return words & set(names)
+
+
+_NAME = re.compile(r"\w+")
 
 
 def _canonical(value: Any) -> Any:
@@ -81,20 +145,35 @@ def _canonical(value: Any) -> Any:
             for name, inner in value.items()
             if name not in _OTHER_SETTINGS and not name.startswith("_")
         }
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_canonical(inner) for inner in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _of_adapter(folder: Path) -> Any:
+def _changed_settings_of_adapter(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of an adapter that differ from peft's defaults; peft ignores those that it does not know."""
+    try:
+        from peft import PEFT_TYPE_TO_CONFIG_MAPPING
+    except ImportError:  # the adapter is refused when it is merged
+        return settings
+    kinds: dict[Any, Any] = PEFT_TYPE_TO_CONFIG_MAPPING
+    kind = kinds.get(settings.get("peft_type"))
+    usual = {} if kind is None else _canonical_adapter(kind().to_dict())
+    used = {name: value for name, value in _canonical_adapter(settings).items() if not usual or name in usual}
+    return _difference(used, usual)
+
+
+def _canonical_adapter(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of an adapter that decide something; names of modules have no order."""
-    settings = read_settings(folder / ADAPTER_CONFIG)
     named = {name: value for name, value in settings.items() if name not in _OTHER_SETTINGS_OF_ADAPTERS}
-    return _canonical({name: sorted(value) if _are_names(value) else value for name, value in named.items()})
+    canonical: dict[str, Any] = _canonical(
+        {name: sorted(value) if _are_names(value) else value for name, value in named.items()}
+    )
+    return canonical
 
 
 def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list | set) and all(isinstance(one, str) for one in value)
 
 
 def _files(checkpoint: Checkpoint, references: Collection[str]) -> Iterator[Path]:
@@ -127,6 +206,25 @@ def empty_positions(config: Any, trust_remote_code: bool) -> int:
     learned = (table for table in tables if isinstance(getattr(table, "weight", None), nn.Parameter))
     paddings = (getattr(table, "padding_idx", None) for table in learned)
     return max((padding + 1 for padding in paddings if padding is not None), default=0)
+
+
+def has_positions(config: Any, trust_remote_code: bool) -> bool:
+    """Return whether a network has a table of positions: numbers of which there are more with each further position.
+
+    Rotary embeddings and relative positions are for any number of tokens, whatever the config says of positions. A
+    network that cannot be made here counts as having a table.
+    """
+    shapes = []
+    for more in (0, 1):
+        longer = deepcopy(config)
+        longer.max_position_embeddings += more
+        network = _without_weights("AutoModel", longer, trust_remote_code)
+        if network is None:
+            return True
+        tensors = (*network.parameters(), *network.buffers())
+        shapes.append([tensor.shape for tensor in tensors if tensor.is_floating_point()])
+    sizes = (pair for one, other in zip(*shapes, strict=False) for pair in zip(one, other, strict=False))
+    return any(after - before == 1 for before, after in sizes)
 
 
 _POSITION_TABLES = ("position_embeddings", "embed_positions")

@@ -15,12 +15,13 @@ import torch
 from msgspec import UNSET
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
+from tokenizers import Tokenizer
 
 from whiten_export.graph.builder import HiddenStates, describe
 from whiten_export.graph.inputs import look_up, table_config
-from whiten_export.proof.gate import Case, PublishedVectors
-from whiten_export.proof.reference import ACTIVATIONS, Dense, LayerNorm, Reference
-from whiten_export.sources.describe.checkpoint import Checkpoint, source_record
+from whiten_export.proof.gate import Case, PublishedVectors, longest_texts
+from whiten_export.proof.reference import ACTIVATIONS, Dense, LayerNorm, Reference, Truncate
+from whiten_export.sources.describe.checkpoint import Checkpoint, source_record, way_to_code
 from whiten_export.sources.describe.files import ADAPTER_CONFIG, NETWORK_WEIGHTS, module_weights, read_settings
 from whiten_export.sources.describe.published import Published, Stored
 from whiten_export.sources.describe.tokenizers import SourceTokenizer, missing_tokenizer, read_backend
@@ -31,7 +32,7 @@ from whiten_export.sources.load.weights import check_numbers, explaining, restor
 from whiten_export.sources.model import TableReference, TokenModel
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Pooling
-from whiten_runtime.errors import WhitenError
+from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.inference.options import with_prompt
 
 _TORCH = "torch.nn.modules."
@@ -139,41 +140,39 @@ def _transposed(tensor: torch.Tensor) -> NDArray[np.float32]:
 
 
 def encode_published(
-    checkpoint: Checkpoint, cases: Sequence[Case], max_seq_length: int, trust_remote_code: bool, device: str
+    checkpoint: Checkpoint, cases: Sequence[Case], max_seq_length: int | None, trust_remote_code: bool, device: str
 ) -> PublishedVectors:
-    """Load a folder with sentence-transformers and embed texts, each alone, so that padding plays no part."""
+    """Load a folder with sentence-transformers and embed texts, each alone, so that padding plays no part.
+
+    Of texts of thousands of tokens, only the ids are taken: the network is that of the reference.
+    """
     published = checkpoint.published
     assert published is not None
-    from sentence_transformers import SentenceTransformer
-
     try:
         with quiet(), one_thread(), _loadable(checkpoint) as root:
-            model = SentenceTransformer(
-                str(root),
-                device=device,
-                trust_remote_code=trust_remote_code,
-                local_files_only=True,
-                model_kwargs={"dtype": torch.float32, "device_map": None} | plain_attention(checkpoint),
-            )
+            model = _open(root, checkpoint, trust_remote_code, device)
             model.float().eval()
             if not published.include_prompt:  # which the files of an INSTRUCTOR do not say
                 model.set_pooling_include_prompt(False)
             for module in model.modules():
                 if type(module).__name__ == "Transformer" and hasattr(module, "auto_model"):  # and not DistilBERT's
-                    module.max_seq_length = max_seq_length
+                    module.max_seq_length = max_seq_length or module.max_seq_length
                     obey_ends(checkpoint, module.tokenizer)
                     restore_weights(module.auto_model, checkpoint.weights)
                     restore_buffers(module.auto_model)
-            task = {} if published.route is None else {"task": published.route}
             vectors = [
-                model.encode(list(case.texts), prompt=case.prompt, batch_size=1, show_progress_bar=False, **task)
+                model.encode(list(case.texts), prompt=case.prompt, batch_size=1, show_progress_bar=False)
                 for case in cases
+                if not case.long
             ]
+            read = [model.preprocess([text])["input_ids"].flatten().tolist() for text, _ in longest_texts(cases)]
     except Exception as error:  # its exceptions share no base class
-        reason = " ".join(str(error).split())[:300]
-        raise WhitenError(f"sentence-transformers cannot load '{checkpoint.model}': {reason}") from error
+        reason = " ".join(str(error).split())
+        if not trust_remote_code and "trust_remote_code" in reason:
+            raise UsageError(f"'{checkpoint.model}' {way_to_code(checkpoint, reason)}") from error
+        raise WhitenError(f"sentence-transformers cannot load '{checkpoint.model}': {reason[:300]}") from error
     name = f"sentence-transformers {version('sentence-transformers')}, float32"
-    for case, part in zip(cases, vectors, strict=True):
+    for case, part in zip((case for case in cases if not case.long), vectors, strict=True):
         for text, vector in zip(case.texts, part, strict=True):
             if not np.isfinite(vector).all():
                 prompt = f", with the prompt {case.prompt[:40]!r}" if case.prompt else ""
@@ -181,7 +180,29 @@ def encode_published(
                     f"{name} gives NaN or infinity for {text[:40]!r}{prompt}, so '{checkpoint.model}' cannot be proven "
                     "against it"
                 )
-    return PublishedVectors(name, tuple(np.asarray(part, np.float64) for part in vectors))
+    return PublishedVectors(name, tuple(np.asarray(part, np.float64) for part in vectors), read)
+
+
+def _open(root: Path, checkpoint: Checkpoint, trust_remote_code: bool, device: str) -> Any:
+    """Open a folder; of a Router, the modules of the chosen route alone, as those of others may be code or pickles."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+
+    published, place = checkpoint.published, checkpoint.root or checkpoint.directory
+    assert published is not None
+    options = {
+        "trust_remote_code": trust_remote_code,
+        "local_files_only": True,
+        "model_kwargs": {"dtype": torch.float32, "device_map": None} | plain_attention(checkpoint),
+    }
+    if published.route is None:
+        return SentenceTransformer(str(root), device=device, **options)
+    chosen = [
+        getattr(modules, step.kind).load(str(root), subfolder=step.folder.relative_to(place).as_posix(), **options)
+        for step in published.steps
+    ]
+    width = next((module.dimension for module in published.modules if isinstance(module, Truncate)), None)
+    return SentenceTransformer(modules=chosen, device=device, truncate_dim=width)
 
 
 @contextmanager
@@ -215,9 +236,11 @@ class StaticEmbedding(TokenModel):
         self.vocab_size = len(self._table)
         width = self._table.shape[1]
         network = WITHOUT_UNKNOWN if alone else UNSET
-        self.record = source_record(checkpoint, "static", 0, width, network_sha256=network)
+        self.record = source_record(checkpoint, "static", 0, width, network_sha256=(network, UNSET))
         self.client_config = table_config(self._table)
         self._unknown = self.tokenizer.unknown_token_id if alone else None
+        if alone and published is not None and published.max_seq_length is not None:
+            self.letters = int(np.median([len(token) for token in Tokenizer.from_str(self.tokenizer.json).get_vocab()]))
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Build a graph that looks up the vector of each token; the mean of model2vec is over the known ones."""
@@ -238,23 +261,34 @@ class StaticEmbedding(TokenModel):
             return TableReference(self._table, pooling)
         return TableReference(self._table, pooling, (np.arange(self.vocab_size) != self._unknown).astype(np.float64))
 
-    def published(self, cases: Sequence[Case], max_seq_length: int) -> PublishedVectors | None:
+    def published(self, cases: Sequence[Case], max_seq_length: int | None) -> PublishedVectors | None:
         """Return the vectors of sentence-transformers; for files of model2vec alone, its own, where it is installed."""
         if self._unknown is not None:
-            return encode_by_model2vec(self.checkpoint, cases, max_seq_length)
+            return encode_by_model2vec(self.checkpoint, cases, max_seq_length, self.letters)
         return encode_published(self.checkpoint, cases, max_seq_length, False, self._device)
 
 
-def encode_by_model2vec(checkpoint: Checkpoint, cases: Sequence[Case], max_seq_length: int) -> PublishedVectors | None:
-    """Embed texts with model2vec, each alone; None where it is not installed."""
+_MORE = " and other words that no vector may show"
+
+
+def encode_by_model2vec(
+    checkpoint: Checkpoint, cases: Sequence[Case], max_seq_length: int | None, letters: int | None
+) -> PublishedVectors | None:
+    """Embed texts with model2vec, each alone; None where it is not installed.
+
+    Texts of as many letters as it reads get more of them, which it has to cut.
+    """
     try:
         from model2vec import StaticModel
     except ImportError:
         return None
     model = StaticModel.from_pretrained(checkpoint.directory)
     model.embedding = model.embedding.astype(np.float32)  # it would add float16 in float16
-    model.max_length = max_seq_length
-    vectors = tuple(model.encode(with_prompt(one.prompt, one.texts)).astype(np.float64) for one in cases)
+    model.max_length = max_seq_length or model.max_length
+    most = None if letters is None else letters * model.max_length
+    texts = (with_prompt(case.prompt, case.texts) for case in cases)
+    longer = ([text + _MORE if len(text) == most else text for text in part] for part in texts)
+    vectors = tuple(model.encode(part).astype(np.float64) for part in longer)
     return PublishedVectors(f"model2vec {version('model2vec')}, float32", vectors)
 
 
