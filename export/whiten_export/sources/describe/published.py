@@ -61,6 +61,7 @@ class Published:
     """How a folder of sentence-transformers makes a vector."""
 
     network: Path  # folder of the network, or of the table of a static embedding
+    steps: tuple["Step", ...] = ()  # all modules in order, those of the chosen route in place of a Router
     static: bool = False  # whether it is a static embedding: a table of token vectors, and their mean
     pooling: Pooling = "mean"  # pooling over the tokens
     include_prompt: bool = True  # whether the tokens of a prompt take part in the pooling
@@ -87,8 +88,10 @@ class Published:
 
 
 @dataclass(frozen=True)
-class _Step:
-    kind: str  # name of the module's class, without its place, which moved between versions
+class Step:
+    """Names a module and its folder."""
+
+    kind: str  # name of its class, without the class's place, which moved between versions
     folder: Path  # folder of its files
 
 
@@ -109,7 +112,7 @@ def read_published(root: Path, route: str | None = None) -> Published:
         published = replace(published, modules=(*published.modules, Truncate(dimension)))
     if published.modules and isinstance(published.modules[-1], Normalize):
         published = replace(published, modules=published.modules[:-1], normalize=True)
-    return replace(published, **settings)
+    return replace(published, steps=tuple(steps), **settings)
 
 
 def read_model2vec(root: Path) -> Published | None:
@@ -130,7 +133,7 @@ def read_model2vec(root: Path) -> Published | None:
     )
 
 
-def _steps(root: Path, route: str | None) -> tuple[str | None, list[_Step]]:
+def _steps(root: Path, route: str | None) -> tuple[str | None, list[Step]]:
     """Return the route and the modules in order, those of the route in place of a Router."""
     path = root / MODULES_FILE
     try:  # sentence-transformers applies modules in the order of the list, whatever their idx
@@ -142,7 +145,7 @@ def _steps(root: Path, route: str | None) -> tuple[str | None, list[_Step]]:
         raise WhitenError(f"{path}: names no module; wanted a Transformer and what follows it")
     if route is not None and not any(step.kind in _ROUTERS for step in steps):
         raise UsageError(f"route '{route}' was asked for, but '{root}' has no Router; leave --route out")
-    modules: list[_Step] = []
+    modules: list[Step] = []
     chosen: str | None = None
     for step in steps:
         if step.kind in _ROUTERS:
@@ -155,17 +158,17 @@ def _steps(root: Path, route: str | None) -> tuple[str | None, list[_Step]]:
     return chosen, modules
 
 
-def _step(root: Path, class_path: Any, folder: str, file: Path) -> _Step:
+def _step(root: Path, class_path: Any, folder: str, file: Path) -> Step:
     if not str(class_path).startswith("sentence_transformers."):
         raise WhitenError(
             f"{file}: module '{class_path}' is not one of sentence-transformers, so its vectors cannot be reproduced"
         )
     if PurePath(folder).is_absolute() or ".." in PurePath(folder).parts:
         raise WhitenError(f"{file}: the path '{folder}' leads out of the folder")
-    return _Step(str(class_path).rsplit(".", 1)[-1], root / folder)
+    return Step(str(class_path).rsplit(".", 1)[-1], root / folder)
 
 
-def _route(root: Path, folder: Path, route: str | None) -> tuple[str, list[_Step]]:
+def _route(root: Path, folder: Path, route: str | None) -> tuple[str, list[Step]]:
     """Return the route of a Router that was asked for, or its only one, and the modules of it."""
     names = (folder / name for name in ROUTER_FILES)
     path = next((path for path in names if path.is_file() and "structure" in read_settings(path)), None)
@@ -188,7 +191,7 @@ def _route(root: Path, folder: Path, route: str | None) -> tuple[str, list[_Step
     return chosen, [_step(folder, kind, module, path) for kind, module in routes[chosen]]
 
 
-def _first(path: Path, step: _Step) -> Published:
+def _first(path: Path, step: Step) -> Published:
     if step.kind == "StaticEmbedding":
         return Published(step.folder, static=True, files=(module_weights(step.folder),))
     if step.kind != "Transformer":
@@ -205,7 +208,7 @@ def _first(path: Path, step: _Step) -> Published:
     return Published(step.folder, max_seq_length=length, do_lower_case=lower)
 
 
-def _with(published: Published, step: _Step, pooled: bool, path: Path) -> Published:
+def _with(published: Published, step: Step, pooled: bool, path: Path) -> Published:
     """Return what the modules so far and one more give."""
     if step.kind == "Dropout":
         return published

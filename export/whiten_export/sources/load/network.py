@@ -13,11 +13,13 @@ import torch
 import transformers
 from torch import nn
 
+from transformers import dynamic_module_utils
 from whiten_export.sources.describe.checkpoint import Checkpoint, way_to_code
 from whiten_export.sources.describe.config_checks import check_config, rotary_kinds
 from whiten_export.sources.describe.families import family_of
 from whiten_export.sources.describe.files import ADAPTER_CONFIG, adapter_weights, network_code, read_settings
 from whiten_export.sources.describe.tokenizers import missing_tokenizer, tokenizer_missing
+from whiten_export.sources.describe.tokenizer_files import read_tokenizer_config
 from whiten_export.sources.load.weights import (
     check_numbers,
     explaining,
@@ -32,10 +34,14 @@ _LOGGERS = ("torch", "transformers", "sentence_transformers", "peft", "onnxscrip
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep messages, warnings and progress bars of torch, transformers and their like off stderr; what fails raises."""
+    """Keep messages, warnings, bars and questions of torch, transformers and their like to themselves; failures raise.
+
+    transformers asks on the terminal whether code may run, where a class that it calls was not told.
+    """
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]
-    bars = transformers.logging.is_progress_bar_enabled()
+    bars, patience = transformers.logging.is_progress_bar_enabled(), dynamic_module_utils.TIME_OUT_REMOTE_CODE
+    dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
     transformers.logging.disable_progress_bar()
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)
@@ -45,13 +51,17 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         if bars:
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = patience
             transformers.logging.enable_progress_bar()
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 
 
 def load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
-    """Load the config; refuse one with settings that transformers' class does not read."""
+    """Load the config, without the attention that it asks for; refuse settings that transformers' class does not read.
+
+    An attention may be a kernel, which transformers would fetch from the hub wherever it makes a network.
+    """
     try:
         config = from_pretrained(transformers.AutoConfig, checkpoint.directory, checkpoint, trust_remote_code)
     except WhitenError:
@@ -64,6 +74,7 @@ def load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
             f'"model_type": "{kind or "bert"}" to it{why}'
         ) from None
     if type(config).__module__.startswith("transformers."):  # and not the checkpoint's own
+    config._attn_implementation = "eager"  # that of configs inside it too
         check_config(checkpoint, config, transformers.__version__)
     return config
 
@@ -77,6 +88,12 @@ def _type_by_weights(files: Iterable[Path]) -> str | None:
 def load_tokenizer(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
     """Load the tokenizer that PyTorch users of this checkpoint get, with the lower-casing that the catalogue sets."""
     known = checkpoint.entry.lowercase if checkpoint.entry else None
+    for name, words in read_tokenizer_config(checkpoint).items():
+        if name in ("vocab", "merges") and isinstance(words, str):
+            raise WhitenError(
+                f"{checkpoint.tokenizer_directory / 'tokenizer_config.json'}: {name} is the path '{words}'; wanted the "
+                "tokenizer's own files beside it"
+            )
     casing = {} if known is None else {"do_lower_case": known}
     try:
         return from_pretrained(
@@ -99,7 +116,7 @@ def from_pretrained(
             )
     except Exception as error:  # what is wrong with a checkpoint's files shows as errors of many packages
         reason = " ".join(str(error).split())
-        if not trust_remote_code and (way := way_to_code(checkpoint)):
+        if not trust_remote_code and (way := way_to_code(checkpoint, reason)):
             raise UsageError(f"'{checkpoint.model}' {way}") from error
         if "ignore_mismatched_sizes" in reason or "size mismatch" in reason:  # in the words of transformers 5 or 4
             reason = "weights have other shapes than its config.json says; copy both again"
@@ -115,7 +132,7 @@ def other_version(stated: object) -> str:
         return ""
     return (
         f"; its own code may be for transformers {stated}, which wrote config.json, and {transformers.__version__} is "
-        "installed: install transformers 4.57"
+        "installed: install transformers 4.57 and sentence-transformers 5.7"
     )
 
 
@@ -235,7 +252,7 @@ def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, p
         raise WhitenError(
             f"{checkpoint.directory}: its own code has {len(unread)} weights, such as '{unread[0]}', that its files "
             f"have by another name; transformers {transformers.__version__} may have put random numbers into them: "
-            "install transformers 4.57"
+            "install transformers 4.57 and sentence-transformers 5.7"
         )
     check_numbers(network, checkpoint.weights, optional)
     if checkpoint.adapter is not None:

@@ -33,6 +33,7 @@ from whiten_export.sources.model import TableReference, TokenModel
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.files.replacing import written_as
 from whiten_runtime.inference.options import with_prompt
 
 _TORCH = "torch.nn.modules."
@@ -166,6 +167,8 @@ def encode_published(
                 if not case.long
             ]
             read = [model.preprocess([text])["input_ids"].flatten().tolist() for text, _ in longest_texts(cases)]
+    except WhitenError:
+        raise
     except Exception as error:  # its exceptions share no base class
         reason = " ".join(str(error).split())
         if not trust_remote_code and "trust_remote_code" in reason:
@@ -207,17 +210,27 @@ def _open(root: Path, checkpoint: Checkpoint, trust_remote_code: bool, device: s
 
 @contextmanager
 def _loadable(checkpoint: Checkpoint) -> Iterator[Path]:
-    """Yield the folder of a model; where its adapter's base lies beside it, a copy that says where."""
+    """Yield the folder of a model; where its adapter's base lies beside it, one of links to its files that says where."""
     root = checkpoint.root or checkpoint.directory
     if checkpoint.adapter is None or checkpoint.base_beside is None:
         yield root
         return
-    with TemporaryDirectory() as place:
-        copy = Path(shutil.copytree(root, Path(place, "model")))
-        config = copy / checkpoint.adapter.relative_to(root) / ADAPTER_CONFIG
-        content = read_settings(config) | {"base_model_name_or_path": str(checkpoint.base_beside)}
-        config.write_text(json.dumps(content), "utf-8")
+    with TemporaryDirectory(ignore_cleanup_errors=True) as place:  # Windows keeps files that are mapped
+        with written_as(Path(place), "another folder by TMPDIR"):
+            copy = Path(shutil.copytree(root, Path(place, "model"), copy_function=_link))
+            config = copy / checkpoint.adapter.relative_to(root) / ADAPTER_CONFIG
+            content = read_settings(config) | {"base_model_name_or_path": str(checkpoint.base_beside)}
+            config.unlink()
+            config.write_text(json.dumps(content), "utf-8")
         yield copy
+
+
+def _link(file: str, copy: str) -> None:
+    """Link to a file; copy it where the system has no links for everybody, as Windows."""
+    try:
+        Path(copy).symlink_to(Path(file).resolve())
+    except OSError:
+        shutil.copyfile(file, copy)
 
 
 _LENGTH = 1 << 20
