@@ -204,6 +204,14 @@ def long_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def timed_bundle(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle for texts of up to 8,192 tokens, which take as long to compute as they say: `support.timed`."""
+    from support.timed import write_timed_bundle
+
+    return once(tmp_path_factory, "timed", lambda path: write_timed_bundle(golden / "bundle-v1", path))
+
+
+@pytest.fixture(scope="session")
 def public_data() -> Path:
     """Public data sets, which are no part of the project."""
     if not (folder := os.environ.get("WHITEN_TESTS_DATA")):

@@ -41,11 +41,6 @@ def broken(issue: int) -> pytest.MarkDecorator:
 
 
 @pytest.fixture(scope="module")
-def timed_bundle(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return once(tmp_path_factory, "timed", lambda path: write_timed_bundle(golden / "bundle-v1", path, LONGEST))
-
-
-@pytest.fixture(scope="module")
 def timed(timed_bundle: Path) -> Iterator[AsyncEncoder]:
     encoder = AsyncEncoder(timed_bundle, lanes=1)
     yield encoder

@@ -1,13 +1,16 @@
 """Metrics, as Prometheus reads them, and the line of each request: what it has, and what it never has."""
 
+import asyncio
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.asgi import asked
+from support.asgi import ask, asked, until
+from support.timed import slow, text_of
 from whiten_serving import AsyncEncoder
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.service import Service
@@ -55,6 +58,34 @@ def test_requests_are_counted(app: Any) -> None:
         labels = {"route": route} if name == "request_seconds" else {}
         assert value(found, f"whiten_{name}_count", model="tiny", **labels) == 1
     assert value(found, "whiten_run_seconds_sum", model="tiny") > 0
+
+
+WAITING = 5
+"""Requests that wait while another one is computed."""
+
+
+def test_times_are_those_of_a_clock(timed_bundle: Path) -> None:
+    """One request is computed, which takes all of the time nearly, while others wait."""
+
+    async def run() -> tuple[dict[str, float], float]:
+        async with AsyncEncoder(timed_bundle, lanes=1) as encoder:
+            app, route = encoder.asgi_app("timed"), "/v1/embeddings"
+            begun = time.monotonic()
+            first = asyncio.create_task(ask(app, "POST", route, {"input": f"{slow(724)} {text_of(900)}"}))
+            await until(lambda: encoder.stats().lanes_busy == 1)
+            others = [ask(app, "POST", route, {"input": text_of(9, number)}) for number in range(WAITING)]
+            assert {answer.status for answer in await asyncio.gather(first, *others)} == {200}
+            seconds = time.monotonic() - begun
+            found = read((await ask(app, "GET", "/metrics")).body)
+            sums = {
+                name: value(found, f"whiten_{name}_seconds_sum", model="timed") for name in ("tokenize", "queue", "run")
+            }
+            return sums | {"request": value(found, "whiten_request_seconds_sum", model="timed", route=route)}, seconds
+
+    sums, seconds = asyncio.run(run())
+    assert sums["tokenize"] < sums["run"] < 2 * seconds
+    assert WAITING * seconds / 2 < sums["queue"] < WAITING * seconds
+    assert sums["tokenize"] + sums["queue"] + sums["run"] <= sums["request"] <= (1 + WAITING) * seconds
 
 
 LONG = "word " * 300
