@@ -2,12 +2,13 @@
 
 import io
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.checkpoints import OLD, write_json
+from support.checkpoints import OLD, write_json, write_modules
 
 Edit = Callable[[Path], object]
 
@@ -196,6 +197,15 @@ def save_good(base: str, folder: Path) -> Path:
     if base == "adapter":
         save_adapter(save_checkpoint("bert", folder.with_name("adapted")), folder, "AutoModel", None)
         change_config(folder, base_model_name_or_path=str(folder.with_name("adapted")))
+        return folder
+    if base == "published-adapter":
+        save_good("adapter", folder)
+        change(folder / "adapter_config.json", base_model_name_or_path="adapted")
+        for name in ("vocab.txt", "tokenizer_config.json"):
+            shutil.copy(folder.with_name("adapted") / name, folder)
+        _BERT_TOKENIZER(folder)
+        write_modules(folder, "Transformer", "Pooling")
+        write_json(folder / "1_Pooling" / "config.json", {"embedding_dimension": 32, "pooling_mode": "mean"})
         return folder
     if base == "published":
         return save([transformer("bert"), Pooling(SIZE, "mean"), Dense(SIZE, SIZE)], folder)

@@ -88,9 +88,9 @@ def sweep(
     result = run_sweep(plan, reporter)
     with staged(target, force, REPORT, reporter) as stage:
         (stage / "report.html").write_text(html(result, reporter.warnings), "utf-8")
-        (stage / "scores.csv").write_text(scores_csv(result), "utf-8")
+        (stage / "scores.csv").write_bytes(scores_csv(result).encode())
         if collections:
-            (stage / "search.csv").write_text(search_csv(result), "utf-8")
+            (stage / "search.csv").write_bytes(search_csv(result).encode())
         (stage / REPORT.marker).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
     console.say_written(str(target / "report.html"))
     for line in summary(result):

@@ -138,4 +138,5 @@ def _transformers_js(separate_weights: bool) -> dict[str, Any]:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False, sort_keys=True) + "\n", "utf-8")
+    text = json.dumps(content, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+    path.write_bytes(text.encode())  # with the same ends of lines on every system

@@ -18,6 +18,7 @@ from whiten_runtime.files.replacing import (
     PARTIAL,
     check_folder_place,
     filling,
+    flush,
     lock_file,
     sync_folder,
     written_as,
@@ -103,6 +104,8 @@ def _publish(stage: Path, target: Path, replace: bool, kind: Kind) -> None:
                 target.rename(old)
         try:
             _holds_kind(old, target, kind)  # checked under its hidden name, which no other process replaces
+            with suppress(OSError):  # an empty directory, to which Windows renames nothing
+                target.rmdir()
             stage.rename(target)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
@@ -188,7 +191,7 @@ def _lock(folder: Path) -> int | None:
         BlockingIOError: another process has locked it.
         OSError: it cannot be opened.
     """
-    if os.name == "nt":
+    if sys.platform == "win32":
         return None
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -230,6 +233,6 @@ def _flush(directory: Path) -> None:
         if path.is_dir():
             sync_folder(path)
         else:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            with path.open("r+b") as file:  # Windows flushes only files that may be written
+                flush(file)
     sync_folder(directory)

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -14,12 +15,6 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from whiten_runtime.errors import CANNOT_WRITE, UsageError, WhitenError, kind_of_place, one_line
-
-try:
-    import fcntl
-except ImportError:  # Windows: what a killed process leaves stays until it is deleted by hand
-    fcntl = None  # type: ignore[assignment]
-
 
 PARTIAL = ".partial-"
 """Ending of the name of the hidden file that will replace a file."""
@@ -132,7 +127,7 @@ def replace_file(path: Path, content: bytes, elsewhere: str = "another place", n
 def _publish(file: BinaryIO, temporary: Path, target: Path) -> None:
     """Flush an open file to disk, and rename it while it is still locked; flush its directory."""
     flush(file)
-    if os.name == "nt":  # open files cannot be renamed there
+    if sys.platform == "win32":  # open files cannot be renamed there
         file.close()
     temporary.replace(target)
     sync_folder(target.parent)
@@ -154,7 +149,7 @@ def flush(file: BinaryIO) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Flush the names in a directory to disk, where the system can; some file systems of networks cannot."""
-    if os.name == "nt":
+    if sys.platform == "win32":
         return
     try:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -184,7 +179,7 @@ def _take_permissions(descriptor: int, target: Path) -> None:
 
     Where the group cannot be given, its members get no access: they are others than before.
     """
-    if os.name == "nt" or not target.exists():
+    if sys.platform == "win32" or not target.exists():
         return
     status = target.stat()
     mode = stat.S_IMODE(status.st_mode)
@@ -203,8 +198,10 @@ def lock_file(file: IO[bytes] | io.FileIO | int) -> bool:
     Raises:
         BlockingIOError: another process has locked it.
     """
-    if not fcntl:
+    if sys.platform == "win32":  # what a killed process leaves stays until it is deleted by hand
         return False
+    import fcntl
+
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

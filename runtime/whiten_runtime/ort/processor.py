@@ -3,6 +3,7 @@
 import math
 import os
 import platform
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,6 @@ def usable_memory(root: Path = Path("/")) -> int:
 
 
 def _physical() -> int:
-    if not hasattr(os, "sysconf"):
-        return 8 << 30  # Windows: the least that machines have today
+    if sys.platform == "win32":
+        return 8 << 30  # the least that machines have today
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,3 +1,5 @@
+import fcntl
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +30,32 @@ def test_error_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         fail()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_are_flushed_by_handles_that_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows flushes no other."""
+    flags = dict[str, int]()
+    real = os.fsync
+
+    def flush(descriptor: int) -> None:
+        flags[Path(f"/proc/self/fd/{descriptor}").readlink().name] = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    with staged(tmp_path / "bundle", replace=False) as stage:
+        (stage / "onnx").mkdir()
+        for name in ("whiten.json", "onnx/model.onnx", "empty"):
+            (stage / name).write_bytes(b"" if name == "empty" else b"content")
+    assert {name for name, flag in flags.items() if flag & os.O_ACCMODE != os.O_RDONLY} == {
+        *("whiten.json", "model.onnx", "empty")
+    }
+
+
+def test_an_empty_folder_becomes_the_bundle(tmp_path: Path) -> None:
+    (tmp_path / "bundle").mkdir()
+    with staged(tmp_path / "bundle", replace=False) as stage:
+        (stage / "whiten.json").write_text("{}")
+    assert [path.name for path in tmp_path.rglob("*")] == ["bundle", "whiten.json"]
 
 
 def test_replacing_a_bundle_needs_force(tmp_path: Path) -> None:
