@@ -167,11 +167,18 @@ def leave_hidden(first: Path, second: Path, cut: float) -> None:
 DAMAGES = (swap, copy_over, truncate, rename, write_other, truncate_plan, remove_plan, leave_hidden)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(DAMAGES), st.permutations(range(4)), st.floats(0, 0.999))
 @example(swap, [0, 1, 2, 3], 0.0)
 @example(swap, [1, 2, 0, 3], 0.0)
 @example(copy_over, [3, 0, 1, 2], 0.0)
+@example(rename, [0, 1, 2, 3], 0.0)
+@example(rename, [3, 1, 2, 0], 0.0)
+@example(write_other, [1, 0, 2, 3], 0.0)
+@example(truncate, [1, 0, 2, 3], 0.5)
+@example(truncate_plan, [1, 0, 2, 3], 0.5)
+@example(remove_plan, [1, 0, 2, 3], 0.0)
+@example(leave_hidden, [1, 0, 2, 3], 0.5)
 def test_b1_a_damaged_output_is_refused_or_mended(
     undisturbed: Path,
     tiny_bundle: Path,

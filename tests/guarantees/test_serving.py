@@ -5,7 +5,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -212,37 +212,39 @@ def test_f4_probes_do_not_wait_behind_work(short_texts: AsyncEncoder, path: str)
 # F3: a single short text waits for two full batches of each client, and for one batch of each other model.
 
 
-def tokens_before(encoder: AsyncEncoder, lengths: list[int]) -> int:
-    """Return the tokens that are computed before a short text, of clients that have work waiting and never end.
+def check_wait(encoder: AsyncEncoder, lengths: list[int], batches: int) -> None:
+    """Check the tokens that are computed before a short text, of clients that have more work than that.
 
-    Each client has requests of full batches, or of one text that has more.
+    Each has requests of several full batches, or of as many texts where one has more tokens than a batch.
     """
     full = full_batch(encoder)
     requests = []
     for client, tokens in enumerate(lengths):
-        texts = max(1, full // tokens)
-        for number in range(4):
+        texts = max(1, full // tokens) * batches
+        for number in range(-(-4 // batches)):
             own = [text_of(tokens, number * texts + place) for place in range(texts)]
             requests.append(Post(own, client, tokens * texts))
     short = Post([text_of(5)], len(lengths))
     answered = asyncio.run(answered_in_order(encoder, [*requests, short]))
     assert {one.answer.status for one in answered if one.answer} == {200}
-    return sum(one.tokens for one in answered[: answered.index(short)])
+    before = sum(one.tokens for one in answered[: answered.index(short)])
+    assert before <= sum(2 * max(full, tokens) for tokens in lengths)
 
 
-@pytest.mark.parametrize("lengths", [[20], [200, 90, 12], [128, 300, 1000, 5]], ids=str)
-def test_f3_a_short_text_waits_for_two_batches_of_each_client(timed: AsyncEncoder, lengths: list[int]) -> None:
-    full = full_batch(timed)
-    assert tokens_before(timed, lengths) <= sum(2 * max(full, tokens) for tokens in lengths)
+@pytest.mark.parametrize("batches", [1, 6])
+@pytest.mark.parametrize("lengths", [[20], [128, 300, 1000, 5]], ids=str)
+def test_f3_a_short_text_waits_for_two_batches_of_each_client(
+    timed: AsyncEncoder, lengths: list[int], batches: int
+) -> None:
+    check_wait(timed, lengths, batches)
 
 
 @pytest.mark.slow
 @settings(max_examples=20)
-@given(st.lists(lengths, min_size=1, max_size=12))
-@example([64] * 40)
-def test_f3_whatever_the_clients(timed: AsyncEncoder, lengths: list[int]) -> None:
-    full = full_batch(timed)
-    assert tokens_before(timed, lengths) <= sum(2 * max(full, tokens) for tokens in lengths)
+@given(st.lists(lengths, min_size=1, max_size=12), st.integers(1, 6))
+@example([64] * 40, 1)
+def test_f3_whatever_the_clients(timed: AsyncEncoder, lengths: list[int], batches: int) -> None:
+    check_wait(timed, lengths, batches)
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
@@ -361,23 +363,27 @@ def test_f6_a_batch_for_nobody_ends(timed_bundle: Path, way: str) -> None:
     assert asyncio.run(run())
 
 
-def test_f6_texts_that_wait_for_nobody_are_not_computed(timed_bundle: Path) -> None:
+@pytest.mark.parametrize("way", ["cancelled", "late", pytest.param("disconnected", marks=pytest.mark.slow)])
+def test_f6_texts_that_wait_for_nobody_are_not_computed(timed_bundle: Path, way: str) -> None:
     async def run() -> int:
         async with AsyncEncoder(timed_bundle, lanes=1) as encoder:
-            app = encoder.asgi_app("timed", log="off")
-            gate = asyncio.create_task(encoder.encode([f"{slow(512)} {text_of(600, end)}" for end in range(2)]))
+            app, gone = encoder.asgi_app("timed", log="off"), asyncio.Event()
+            size = 1024 if way == "disconnected" else 512
+            gate = asyncio.create_task(encoder.encode([f"{slow(size)} {text_of(600, end)}" for end in range(2)]))
             await until(lambda: encoder.stats().lanes_busy == 1)
-            gone = asyncio.Event()
-            tasks = [asyncio.create_task(encoder.encode(text_of(20, number))) for number in range(20)]
-            leaving = [asyncio.create_task(leave(app, {"inputs": text_of(30, number)}, gone)) for number in range(20)]
-            late = [
-                asyncio.create_task(ask(app, "POST", "/embed", {"inputs": text_of(25, number)}, {"x-timeout-ms": "1"}))
-                for number in range(20)
-            ]
-            await until(lambda: encoder.stats().queue_requests >= 40)
+            calls: list[Coroutine[Any, Any, Any]] = []
+            for number in range(20):
+                body = {"inputs": text_of(20, number)}
+                if way == "cancelled":
+                    calls.append(encoder.encode(body["inputs"]))
+                elif way == "late":
+                    calls.append(ask(app, "POST", "/embed", body, {"x-timeout-ms": "20"}))
+                else:
+                    calls.append(leave(app, body, gone))
+            tasks = [asyncio.create_task(call) for call in calls]
+            await until(lambda: encoder.stats().queue_requests == 20 or way == "late")
             gone.set()
-            await cancel(*tasks)
-            await asyncio.gather(*leaving, *late)
+            await (cancel(*tasks) if way == "cancelled" else asyncio.gather(*tasks))
             await gate
             return encoder.stats().counted.texts
 
