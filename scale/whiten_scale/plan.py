@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from itertools import accumulate, filterfalse, pairwise
 from pathlib import Path
@@ -15,6 +14,7 @@ from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.files.parquet import import_parquet
 from whiten_runtime.files.records import choose_column, endings, kind_of
 from whiten_runtime.inference.batching import WINDOW
+from whiten_runtime.ort.threads import map_in_threads
 from whiten_scale.columns import common_type
 from whiten_scale.places import Entry, Folder, find
 from whiten_scale.readers import ColumnChoice, CutFile, InputFile, Piece, cut_file
@@ -186,8 +186,8 @@ def list_inputs(inputs: Sequence[str], out: Folder) -> tuple[list[Entry], list[s
 
 def make_job(common: dict[str, Any], entries: Iterable[Entry], choice: ColumnChoice, per_shard: int) -> Job:
     """Read all files once, and return their job; `common` has its other fields."""
-    with ThreadPoolExecutor(READERS, "whiten-plan") as executor:
-        cuts = list(executor.map(partial(cut_file, choice=choice, per_shard=per_shard), entries))
+    cut = partial(cut_file, choice=choice, per_shard=per_shard)
+    cuts = list(map_in_threads(cut, list(entries), READERS, "whiten-plan"))
     files = tuple(cut.file for cut in cuts)
     pieces = [msgspec.structs.replace(piece, file=index) for index, cut in enumerate(cuts) for piece in cut.pieces]
     if not pieces:

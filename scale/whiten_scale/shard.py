@@ -1,7 +1,6 @@
 """Embed one shard: some pieces of the input become one Parquet file, which appears whole or not at all."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +14,7 @@ from whiten_runtime.files.vector_metadata import KEY, SPACE_KEY, VectorMetadata
 from whiten_runtime.opened.encoder import Encoder
 from whiten_runtime.opened.model import embedder_of
 from whiten_runtime.opened.opening import encode_options
+from whiten_runtime.ort.threads import map_in_threads
 from whiten_scale.places import Folder, opened
 from whiten_scale.plan import READERS, Job
 from whiten_scale.readers import WrongRow, read_pieces
@@ -267,8 +267,8 @@ def finished(job: Job, out: Folder, numbers: Iterable[int]) -> dict[int, ShardRe
     def read(number: int) -> tuple[int, ShardRecord]:
         return number, check_mine(read_record(out, shard_name(number)), job, number, out)
 
-    with ThreadPoolExecutor(READERS, "whiten-shards") as executor:
-        return dict(executor.map(read, (number for number in numbers if shard_name(number) in names)))
+    there = [number for number in numbers if shard_name(number) in names]
+    return dict(map_in_threads(read, there, READERS, "whiten-shards"))
 
 
 def write_errors(out: Folder, records: dict[int, ShardRecord]) -> int:

@@ -12,7 +12,6 @@ each combination:
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 
@@ -23,6 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from whiten_evaluation.sweep.layers import LayerVectors
 from whiten_evaluation.tasks.sts_files import Task
+from whiten_runtime.ort.threads import map_in_threads
 from whiten_whitening.moments import Float64Array
 from whiten_whitening.similarity import spearman
 
@@ -191,11 +191,7 @@ def white_scores(
 
     scores = []
     with threadpool_limits(1):  # each combination is scored by one thread
-        executor = ThreadPoolExecutor(threads, "whiten-combinations")
-        try:
-            for row in executor.map(score, combinations):
-                scores.append(row)
-                advance(1)
-        finally:
-            executor.shutdown(cancel_futures=True)
+        for row in map_in_threads(score, combinations, threads, "whiten-combinations"):
+            scores.append(row)
+            advance(1)
     return scores
