@@ -1,7 +1,7 @@
 """Compute parts of a graph that depend on few inputs once, at export: tables of positions."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +50,9 @@ PREFIX = "whiten_positions"
 _MOST = 1 << 24
 """Maximum number of weights that a summand may depend on."""
 
-_LENGTHS = ((5, 3, 1), (7, 7), (1,))
-"""Lengths of the texts in each test batch, besides the longest."""
-
-_TOKENS = 1 << 14
-"""Number of tokens of a test batch."""
+_SHAPES = ((3, 5), (2, 7), (1, 1))
+"""Numbers of texts and of tokens on which a table is checked, besides two texts of every power of two and the longest.
+"""
 
 
 def fold_positions(model: ir.Model, longest: int) -> int:
@@ -63,10 +61,7 @@ def fold_positions(model: ir.Model, longest: int) -> int:
     if words is None:
         return 0
     whole, summands = _summands(words)
-    vocabulary = _vocabulary(words)
-    tables = {
-        summand: table for summand in summands if (table := _table(model, summand, longest, vocabulary)) is not None
-    }
+    tables = {summand: table for summand in summands if (table := _table(model, summand, longest)) is not None}
     if not tables:
         return 0
     together = np.sum([table.astype(np.float64) for table in tables.values()], axis=0).astype(np.float32)
@@ -97,15 +92,6 @@ def _words(model: ir.Model) -> ir.Value | None:
     return None
 
 
-def _vocabulary(words: ir.Value) -> int:
-    producer = words.producer()
-    assert producer is not None
-    table = producer.inputs[0]
-    assert table is not None
-    assert table.const_value is not None
-    return table.const_value.shape.numpy()[0]
-
-
 def _is_ids(value: ir.Value) -> bool:
     producer = value.producer()
     if producer is not None and producer.op_type == "Reshape" and producer.inputs[0] is not None:
@@ -125,41 +111,80 @@ def _summands(words: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
     return value, summands
 
 
-def _table(model: ir.Model, summand: ir.Value, longest: int, vocabulary: int) -> NDArray[np.float32] | None:
+def _table(model: ir.Model, summand: ir.Value, longest: int) -> NDArray[np.float32] | None:
     """Return a row for each position, float32 [longest, h]; None if the summand is another for other texts."""
-    if summand.is_initializer() or summand.is_graph_input():
+    if summand.is_initializer() or _reads_text(summand):
         return None
     part = PartialRun(model, summand, _MOST)
     if not part.allowed:
         return None
-    random = np.random.default_rng(0)
+    doubled = ((2, 1 << exponent) for exponent in range(longest.bit_length()))
     table: NDArray[np.float32] | None = None
-    for batch in _batches(longest, vocabulary, random):
+    for texts, length in ((2, longest), *doubled, *_SHAPES):
+        shape = (texts, min(length, longest))
         try:
-            rows = part(batch)
+            rows = part({"input_ids": np.zeros(shape, np.int64), "attention_mask": np.ones(shape, np.int64)})
         except RunError:  # of a length that the network does not take: the gate finds it, and names it
             return None
         rows = rows if rows.ndim == 3 else rows[None]
-        if rows.ndim != 3 or rows.shape[1] != batch["input_ids"].shape[1]:
+        if rows.ndim != 3 or rows.shape[1] != shape[1]:
             return None
         table = rows[0] if table is None else table
-        if not (rows == table[: rows.shape[1]]).all():
+        if not (rows == table[: shape[1]]).all():
             return None
     return table
 
 
-def _batches(longest: int, vocabulary: int, random: np.random.Generator) -> Iterator[dict[str, NDArray[np.int64]]]:
-    """Yield texts that contain every token id, the first of the maximum length."""
-    ids = random.permutation(max(vocabulary, longest)) % vocabulary
-    for part in np.array_split(ids[: len(ids) // longest * longest].reshape(-1, longest), -(-len(ids) // _TOKENS)):
-        if len(part):
-            yield {"input_ids": part, "attention_mask": np.ones_like(part)}
-    rest = ids[-longest:][None]
-    yield {"input_ids": rest, "attention_mask": np.ones_like(rest)}
-    for lengths in _LENGTHS:
-        width = min(max(lengths), longest)
-        mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int64)
-        yield {"input_ids": random.choice(ids, mask.shape) * mask, "attention_mask": mask}
+def _reads_text(value: ir.Value) -> bool:
+    """Return whether a value may depend on more of a text than its number of tokens: on token ids, or on the mask.
+
+    No number of texts would show that it does not: RoBERTa counts the tokens that are not the padding id.
+    """
+    waiting, seen = [value], set[ir.Value]()
+    while waiting:
+        value = waiting.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        node = value.producer()
+        if value.is_graph_input() or (node is not None and _has_graph(node)):
+            return True
+        waiting += [] if node is None else _decisive(node)
+    return False
+
+
+def _has_graph(node: ir.Node) -> bool:
+    """Return whether a node runs a graph, which reads more values than the inputs of the node."""
+    return any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values())
+
+
+def _decisive(node: ir.Node) -> list[ir.Value]:
+    """Return the inputs of a node whose numbers decide its output; not those of which it takes the shape alone."""
+    inputs = [value for value in node.inputs if value is not None]
+    if node.op_type in ("Shape", "Size") or (node.op_type == "Sub" and inputs[0] is inputs[1]):
+        return []
+    if node.op_type == "Mul" and any(map(_is_zero, inputs)):
+        return []
+    if node.op_type in ("Gather", "GatherElements") and _has_equal_rows(inputs[0], node.attributes.get_int("axis", 0)):
+        return inputs[:1]  # whatever is looked up
+    return inputs
+
+
+def _is_zero(value: ir.Value) -> bool:
+    tensor = ir.convenience.get_const_tensor(value)
+    return tensor is not None and tensor.size == 1 and not tensor.numpy().any()
+
+
+def _has_equal_rows(value: ir.Value, axis: int) -> bool:
+    """Return whether a table is one row that is repeated along an axis, such as the token types of a text."""
+    node = value.producer()
+    if node is not None and node.op_type == "Expand" and node.inputs[0] is not None:
+        value = node.inputs[0]
+    tensor = ir.convenience.get_const_tensor(value)
+    if tensor is None or not -tensor.shape.rank() <= axis < tensor.shape.rank():
+        return False
+    rows = tensor.numpy()
+    return bool((rows == rows.take([0], axis)).all())
 
 
 def _rows(model: ir.Model, tape: Tape, table: NDArray[np.float32]) -> ir.Value:

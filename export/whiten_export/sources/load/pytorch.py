@@ -183,7 +183,8 @@ class _Layers(nn.Module):
 def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
     """Trace a network from token ids to hidden states, named `hidden_states.N`."""
     # Several rows, one of them padded: the exporter would treat sizes of 1 and full masks as constants.
-    input_ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 8, 9], [6, 7, 8, 0, 0]])
+    rows: int = network.config.vocab_size  # type: ignore[union-attr, assignment]
+    input_ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 8, 9], [6, 7, 8, 0, 0]]) % rows
     attention_mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
     _run(network, input_ids, attention_mask)  # whose errors say more than those of the exporter
