@@ -28,6 +28,15 @@ WHITENING_FILE = "whitening.safetensors"
 PROBES_FILE = "probes.json"
 PROBE_VECTORS_FILE = "probes.safetensors"
 
+_MOST_BYTES = {
+    MODEL_FILE: GRAPH_BYTES,
+    TOKENIZER_FILE: 256 << 20,
+    WHITENING_FILE: 8 << 30,
+    PROBES_FILE: 16 << 20,
+    PROBE_VECTORS_FILE: 512 << 20,
+}
+"""Largest sizes of files that are read into memory."""
+
 
 @dataclass(frozen=True)
 class Bundle:
@@ -162,7 +171,7 @@ def list_files(root: Path) -> Iterable[str]:
 def _check_file(path: Path, name: str, record: FileRecord, verify_hash: bool) -> CheckedFile:
     """Check a file against its record."""
     try:
-        with opened(path, GRAPH_BYTES if name == MODEL_FILE else None) as file:
+        with opened(path, _MOST_BYTES.get(name)) as file:
             identity = identity_of(os.fstat(file.fileno()))  # before it is read: a file that is written then is another
             checked = CheckedFile(path, identity, record.sha256)
             if name not in CLIENT_FILES:
@@ -253,6 +262,9 @@ def _differs(path: Path, record: FileRecord | None) -> bool:
     return record is None or path.stat().st_size != record.bytes or sha256_of([path]) != record.sha256
 
 
+_OWN = frozenset({MODEL_FILE, EXTERNAL_DATA_FILE, WHITENING_FILE, PROBE_VECTORS_FILE})
+"""Graphs and weights that bundles have."""
+
 _PREFIXES = (".onnx", ".safetensors")
 """Beginnings of suffixes, such as .onnx_data and .onnx_data_1."""
 
@@ -277,7 +289,7 @@ def is_model_file(name: str) -> bool:
 
 
 def stray_files(root: Path, listed: Collection[str]) -> list[str]:
-    """Return the POSIX paths, sorted, of files that programs load or run and that are not listed.
+    """Return the POSIX paths, sorted, of files that programs load or run, but for those of a bundle that are listed.
 
     Links to folders are not followed, and the folders .git and .cache in the directory itself are left out.
     """
@@ -289,4 +301,4 @@ def stray_files(root: Path, listed: Collection[str]) -> list[str]:
             folders[:] = [name for name in folders if name not in _HIDDEN]
         links = [name for name in folders if (here / name).is_symlink()]
         names += [(place / name).as_posix() for name in (*links, *files)]
-    return sorted(name for name in names if is_model_file(name) and name not in listed)
+    return sorted(name for name in names if is_model_file(name) and not (name in _OWN and name in listed))

@@ -211,7 +211,7 @@ def scan_open_graph(path: Path, file: BufferedReader) -> GraphScan:
 
 def is_beside(location: str) -> bool:
     """Return whether a location of external data is the plain name of a file in the graph's own folder."""
-    return "/" not in location and "\\" not in location and location not in ("", ".", "..")
+    return not set(location) & set("/\\:") and location not in ("", ".", "..")
 
 
 def _visit(data: memoryview, start: int, end: int, message: int, scan: GraphScan) -> set[str]:
