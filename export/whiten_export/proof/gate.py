@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -118,7 +119,7 @@ def compute_expected(definition: Definition, cases: Sequence[Case], report: Repo
     for case in filter(lambda case: case.long, cases):
         report.stage(f"computing texts of up to {max(map(len, case.ids))} tokens with {definition.reference.name}")
         with definition.reference.for_long_texts():
-            known |= {(tuple(ids), case.left_out): definition.unwhitened(ids, case.left_out) for ids in case.ids}
+            known |= {row: _compute(definition, row) for row in ((tuple(ids), case.left_out) for ids in case.ids)}
     known |= _unwhitened(definition, sorted(rows, key=lambda row: -len(row[0])), report)
     definition.reference.close()
     computed = [
@@ -145,29 +146,32 @@ _Row = tuple[tuple[int, ...], int]
 """Token ids of a text, and the number of those at its beginning that are left out of the pooling."""
 
 
-def _unwhitened(definition: Definition, rows: Sequence[_Row], report: Reporter) -> dict[_Row, Float64Array]:
-    """Return the vector of each row before whitening."""
-
-    def compute(row: _Row) -> Float64Array:
-        try:
-            return definition.unwhitened(*row)
-        except MemoryError:
+def _compute(definition: Definition, row: _Row) -> Float64Array:
+    """Return the vector of a row before whitening."""
+    try:
+        return definition.unwhitened(*row)
+    except MemoryError:
+        raise
+    except Exception as error:  # of a network's own code, of onnxruntime, or of PyTorch without memory
+        if isinstance(error, WhitenError) and not isinstance(error, RunError):
             raise
-        except Exception as error:  # of a network's own code, or of onnxruntime
-            if isinstance(error, WhitenError) and not isinstance(error, RunError):
-                raise
-            raise ParityError(
-                f"{definition.reference.name} fails on a text of {len(row[0])} tokens ({type(error).__name__}: "
-                f"{one_line(error)}); pass a smaller --max-length; no bundle was written"
-            ) from error
+        raise ParityError(
+            f"{definition.reference.name} fails on a text of {len(row[0])} tokens ({type(error).__name__}: "
+            f"{one_line(error)}); pass a smaller --max-length; no bundle was written"
+        ) from error
+
 
     vector_of: dict[_Row, Float64Array] = {}
     bar = report.bar("tokens", sum(len(ids) for ids, _ in rows))
     side_by_side = definition.reference.side_by_side()
-    with bar as advance, side_by_side as workers, ThreadPoolExecutor(workers, "whiten-reference") as executor:
-        vectors: Iterator[Float64Array] = map(compute, rows) if workers == 1 else executor.map(compute, rows)
+    with bar as advance, side_by_side as workers:
+        several = workers > 1
+        vectors = map_in_threads(compute, rows, workers, "whiten-reference") if several else map(compute, rows)
         for row, vector in zip(rows, vectors, strict=True):
             vector_of[row] = vector
+def _unwhitened(definition: Definition, rows: Sequence[_Row], report: Reporter) -> dict[_Row, Float64Array]:
+    """Return the vector of each row before whitening."""
+    compute = partial(_compute, definition)
             advance(len(row[0]))
     return vector_of
 

@@ -59,16 +59,17 @@ class Broken(Reference):
         return np.ones((1, len(input_ids), 4))
 
 
-def expected_of(limit: int, error: Exception) -> Expected:
+def expected_of(limit: int, error: Exception, long: bool = False) -> Expected:
     definition = Definition(Broken(limit, error), Composition((1,)), 4)
-    return compute_expected(definition, [Case([[5] * 70, [5] * 3], texts=("a", "b"))], Reporter())
+    return compute_expected(definition, [Case([[5] * 70, [5] * 3], texts=("a", "b"), long=long)], Reporter())
 
 
+@pytest.mark.parametrize("long", [False, True])
 @pytest.mark.parametrize(("limit", "length"), [(1, 70), (69, 70), (2, 70)])
-def test_text_on_which_the_reference_fails_is_named(limit: int, length: int) -> None:
+def test_text_on_which_the_reference_fails_is_named(limit: int, length: int, long: bool) -> None:
     message = f"torch 9, float64 fails on a text of {length} tokens (IndexError: index out of range); pass a smaller"
     with pytest.raises(ParityError, match=re.escape(message)):
-        expected_of(limit, IndexError("index out\nof range"))
+        expected_of(limit, IndexError("index out\nof range"), long)
 
 
 @pytest.mark.parametrize("error", [MemoryError("no memory"), WhitenError("its own words")])
