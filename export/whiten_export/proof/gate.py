@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -161,17 +161,16 @@ def _compute(definition: Definition, row: _Row) -> Float64Array:
         ) from error
 
 
-    vector_of: dict[_Row, Float64Array] = {}
-    bar = report.bar("tokens", sum(len(ids) for ids, _ in rows))
-    side_by_side = definition.reference.side_by_side()
-    with bar as advance, side_by_side as workers:
-        several = workers > 1
-        vectors = map_in_threads(compute, rows, workers, "whiten-reference") if several else map(compute, rows)
-        for row, vector in zip(rows, vectors, strict=True):
-            vector_of[row] = vector
 def _unwhitened(definition: Definition, rows: Sequence[_Row], report: Reporter) -> dict[_Row, Float64Array]:
     """Return the vector of each row before whitening."""
     compute = partial(_compute, definition)
+    vector_of: dict[_Row, Float64Array] = {}
+    bar = report.bar("tokens", sum(len(ids) for ids, _ in rows))
+    side_by_side = definition.reference.side_by_side()
+    with bar as advance, side_by_side as workers, ThreadPoolExecutor(workers, "whiten-reference") as executor:
+        vectors: Iterator[Float64Array] = map(compute, rows) if workers == 1 else executor.map(compute, rows)
+        for row, vector in zip(rows, vectors, strict=True):
+            vector_of[row] = vector
             advance(len(row[0]))
     return vector_of
 

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
-
 from transformers import dynamic_module_utils
+
 from whiten_export.sources.describe.checkpoint import Checkpoint, way_to_code
 from whiten_export.sources.describe.config_checks import check_config, rotary_kinds
 from whiten_export.sources.describe.families import family_of
 from whiten_export.sources.describe.files import ADAPTER_CONFIG, adapter_weights, network_code, read_settings
-from whiten_export.sources.describe.tokenizers import missing_tokenizer, tokenizer_missing
 from whiten_export.sources.describe.tokenizer_files import read_tokenizer_config
+from whiten_export.sources.describe.tokenizers import missing_tokenizer, tokenizer_missing
 from whiten_export.sources.load.weights import (
     check_numbers,
     explaining,
@@ -50,8 +50,8 @@ def quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        if bars:
         dynamic_module_utils.TIME_OUT_REMOTE_CODE = patience
+        if bars:
             transformers.logging.enable_progress_bar()
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
@@ -73,8 +73,8 @@ def load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
             f"{checkpoint.directory / 'config.json'}: has no model_type, which files of 2019 lack; add "
             f'"model_type": "{kind or "bert"}" to it{why}'
         ) from None
-    if type(config).__module__.startswith("transformers."):  # and not the checkpoint's own
     config._attn_implementation = "eager"  # that of configs inside it too
+    if type(config).__module__.startswith("transformers."):  # and not the checkpoint's own
         check_config(checkpoint, config, transformers.__version__)
     return config
 
@@ -87,13 +87,13 @@ def _type_by_weights(files: Iterable[Path]) -> str | None:
 
 def load_tokenizer(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
     """Load the tokenizer that PyTorch users of this checkpoint get, with the lower-casing that the catalogue sets."""
-    known = checkpoint.entry.lowercase if checkpoint.entry else None
     for name, words in read_tokenizer_config(checkpoint).items():
         if name in ("vocab", "merges") and isinstance(words, str):
             raise WhitenError(
                 f"{checkpoint.tokenizer_directory / 'tokenizer_config.json'}: {name} is the path '{words}'; wanted the "
                 "tokenizer's own files beside it"
             )
+    known = checkpoint.entry.lowercase if checkpoint.entry else None
     casing = {} if known is None else {"do_lower_case": known}
     try:
         return from_pretrained(
