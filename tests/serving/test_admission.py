@@ -32,6 +32,26 @@ def test_a_rate_may_be_too_low_by_half(timed_bundle: Path, times: float, status:
     asyncio.run(run())
 
 
+def test_work_that_would_wait_longer_than_max_wait_is_refused(timed_bundle: Path) -> None:
+    """At the rate of a slow text, a request takes seconds, though no more than a moment may go before another one."""
+
+    async def run() -> None:
+        async with AsyncEncoder(timed_bundle, lanes=1, max_wait=0.1) as encoder:
+            await encoder.encode(f"{slow(512)} {text_of(200)}")
+            running = asyncio.create_task(encoder.encode(f"{slow(724)} {text_of(200)}"))
+            await until(lambda: encoder.stats().lanes_busy == 1)
+            texts = [text_of(250, number) for number in range(40)]
+            waiting = asyncio.create_task(encoder.encode(texts))
+            await until(lambda: encoder.stats().queue_tokens == 250 * len(texts))
+            assert encoder.stats().queue_seconds > 0.1
+            with pytest.raises(OverloadedError) as error:
+                await encoder.encode(texts)
+            assert error.value.retry_after > 0.1
+            await asyncio.gather(running, waiting)
+
+    asyncio.run(run())
+
+
 @pytest.mark.slow
 def test_short_requests_find_room_behind_a_full_queue(timed_bundle: Path) -> None:
     """As many tokens wait as may, 1,048,576; an eighth of them are for requests of 2,048 tokens at most."""

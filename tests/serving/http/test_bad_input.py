@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.asgi import FIELDS as FIELDS_OF_TEXTS
 from support.asgi import ask, asked
 from support.corpus import NASTY
 from whiten_runtime.errors import BundleError, ClosedError, TextError, TooLongError, UsageError
@@ -121,6 +122,14 @@ BAD_CALLS: list[tuple[str, object, int, str, str]] = [
     ("/api/embed", {"input": "a", "options": {"num_ctx": "20"}}, 400, "", "num_ctx"),
     ("/api/embed", {"input": LONG, "truncate": False}, 400, "", "tokens"),
 ]
+
+
+@pytest.mark.parametrize(("path", "field"), FIELDS_OF_TEXTS.items())
+@pytest.mark.parametrize(("texts", "status"), [(3, 200), (4, 413)])
+def test_a_request_may_have_as_many_texts_as_the_limit(
+    app_with: Any, path: str, field: str, texts: int, status: int
+) -> None:
+    assert asked(app_with(max_texts=3), "POST", path, {field: ["a"] * texts}).status == status
 
 
 @pytest.mark.parametrize(
