@@ -30,6 +30,7 @@ class Hub:
         self.private: set[str] = set()  # repositories that only a token sees
         self.gated: set[str] = set()  # repositories whose files are refused
         self.gated_files: set[str] = set()  # files that are refused, of all repositories
+        self.names_commits = True  # whether answers name the commit, as a plain mirror's do not
         self.asked: list[str] = []  # every request, as "METHOD path"
         self.fetched: list[str] = []  # files that were downloaded
 
@@ -133,9 +134,8 @@ def _started(hub: Hub, listening: socket.socket) -> Any:
         if request.method == "GET":
             hub.fetched.append(path)
         # A cache keeps files of one ETag once: with the path in it, every file is downloaded.
-        return Response(
-            files[path], headers={"ETag": commit_of({path: files[path]}), "X-Repo-Commit": commit_of(files)}
-        )
+        named = {"X-Repo-Commit": commit_of(files)} if hub.names_commits else {}
+        return Response(files[path], headers={"ETag": commit_of({path: files[path]})} | named)
 
     async def create(request: Request) -> Response:
         check_writer(request)
