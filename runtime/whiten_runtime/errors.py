@@ -148,7 +148,7 @@ def whole_number(name: str, value: SupportsIndex, minimum: int, maximum: int | N
     except TypeError:
         number = minimum - 1
     if isinstance(value, bool) or number < minimum or (maximum is not None and number > maximum):
-        raise UsageError(f"{name} is {value!r}; wanted a whole number {wanted}{why}")
+        raise UsageError(f"{name} is {written(value)}; wanted a whole number {wanted}{why}")
     return number
 
 
@@ -212,7 +212,7 @@ def check_flags(**flags: object) -> None:
 def one_of(name: str, value: object, allowed: Sequence[object]) -> None:
     """Check that a value is one of those allowed."""
     if not any(isinstance(value, type(choice)) and value == choice for choice in allowed):
-        raise UsageError(f"{name} is {value!r}; wanted {' or '.join(map(str, allowed))}")
+        raise UsageError(f"{name} is {written(value)}; wanted {' or '.join(map(str, allowed))}")
 
 
 def as_iterable(texts: Iterable[str]) -> Iterable[str]:
@@ -294,5 +294,10 @@ def described(value: object) -> str:
     kind, shape, numbers = type(value).__name__, getattr(value, "shape", None), getattr(value, "dtype", None)
     if isinstance(shape, tuple) and shape:
         return f"{kind} of shape {list(shape)}" if numbers is None else f"{kind} of {numbers} {list(shape)}"
+    return f"{kind} {written(value)}"
+
+
+def written(value: object) -> str:
+    """Return the beginning of a value that was passed, as Python writes it, on one line."""
     text = one_line(repr(value))
-    return f"{kind} {text if len(text) <= 40 else text[:37] + '...'}"
+    return text if len(text) <= 40 else text[:37] + "..."

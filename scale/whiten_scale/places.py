@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from whiten_runtime.errors import FAULTS, DataError, UsageError, WhitenError, encodable, needing
+from whiten_runtime.errors import FAULTS, DataError, UsageError, WhitenError, encodable, kind_of_place, needing
 from whiten_runtime.files.folders import files_below
 from whiten_runtime.files.records import kind_of
 from whiten_runtime.files.replacing import Written, flush, hidden_file, replacing, sync_folder, written_as
@@ -188,7 +188,10 @@ class Folder:
             raise UsageError("--out is empty; name a directory, such as vectors")
         self.url = url.rstrip("/") or "/"
         self._system, self._path = file_system(self.url)
-        self._local = Path(self._path).resolve() if _is_local(self._system) else None
+        self._local = None
+        if _is_local(self._system):
+            kind_of_place(Path(self._path))  # refuses a loop of links, before it is followed
+            self._local = Path(self._path).resolve()
 
     @property
     def address(self) -> str:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.corpus import NASTY, sentences
 from support.families import MAX_LENGTH, WIDTH
 from support.vectors import ROUNDING, worst
-from whiten import Encoder, ProviderError, TextError, TooLongError, UsageError, WhitenError
+from whiten import Encoder, ProviderError, TextError, TooLongError, UsageError, VectorWhitener, WhitenError
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.opened.model import embedder_of
 from whiten_runtime.ort.providers import BFLOAT16
@@ -192,7 +192,7 @@ def test_provider_that_fails_to_load_is_an_error(tiny_bundle: Path, monkeypatch:
     ("name", "values", "message"),
     [
         ("threads", (0, -1, 2.5, "2", True), "threads is"),
-        ("providers", ([None], [(CPU,)], [(CPU, "x")]), "neither a name nor"),
+        ("providers", ([None], [(CPU,)], [(CPU, "x")]), "wanted names, or"),
         ("providers", (CPU,), "providers is the string"),
         ("providers", ([],), "providers is empty"),
         ("device", ("tpu",), "device is 'tpu'; wanted cpu, cuda, cuda:N, tensorrt"),
@@ -286,3 +286,16 @@ def test_a_row_of_encode_iter_holds_no_other(tiny_bundle: Path) -> None:
     with Encoder(tiny_bundle) as encoder:
         rows = list(encoder.encode_iter(f"text {number}" for number in range(20)))
     assert all(row.base is None for row in rows)
+
+
+def test_nothing_gives_no_rows(tiny: Encoder, golden: Path) -> None:
+    assert tiny.encode([]).shape == (0, 32)
+    assert tiny.similarity([], np.ones((2, 32))).shape == (0, 2)
+    assert tiny.similarity(np.ones(32), []).shape == (1, 0)
+    assert tiny.similarity([], []).shape == (0, 0)
+    assert tiny.similarity_pairwise([], []).shape == (0,)
+    with VectorWhitener(golden / "bundle-v1-vectors") as whitener:
+        assert whitener.transform([]).shape == (0, whitener.dimension)
+        assert whitener.transform(np.empty((0, whitener.width))).shape == (0, whitener.dimension)
+        with pytest.raises(UsageError, match="vectors have shape"):
+            whitener.transform([[]])

@@ -45,11 +45,11 @@ def read_moments(bundle: Bundle) -> OutputMoments | None:
     (corpus_mean - mean) W, and its covariance is Wᵀ Σ W. Whoever opens a bundle checks its files once more at the end,
     as these are read by path: a few rows of Σ at a time take 4 MB less memory than the whole file.
     """
-    from safetensors import SafetensorError, safe_open  # an encoder that quantises nothing needs neither
-
     path = bundle.path / WHITENING_FILE
     if WHITENING_FILE not in bundle.manifest.files:
         return None
+    from safetensors import SafetensorError, safe_open  # takes a moment, which a bundle without a whitening spares
+
     try:
         with bundle.opened(WHITENING_FILE), safe_open(path, "numpy") as arrays:
             if not {"mean", "W", "corpus_mean", "covariance"} <= set(arrays.keys()):

@@ -35,6 +35,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Commit on the hub, where known."""
     weights_sha256: str
     """SHA-256 over the weight files, in the order of their names."""
+    parameters_sha256: str | msgspec.UnsetType = msgspec.UNSET
+    """SHA-256 over the parameters of the network that hidden states depend on, in float32 and in the order of its
+    modules, of a LoRA adapter and of the modules behind the pooling: files that were saved again have the same. Absent
+    where the weights are no network's, and in bundles before it."""
     network_sha256: str | msgspec.UnsetType = msgspec.UNSET
     """SHA-256 over the settings of `config.json`, and of a LoRA adapter, that decide hidden states and differ from
     their defaults, and over the checkpoint's own Python code that ran; of a model2vec table, over how unknown tokens

@@ -22,7 +22,7 @@ def former_space_of(manifest: Manifest) -> str | None:
     former = manifest.source.former_network_sha256
     if former is msgspec.UNSET:
         return None
-    source = msgspec.structs.replace(manifest.source, network_sha256=former)
+    source = msgspec.structs.replace(manifest.source, network_sha256=former, parameters_sha256=msgspec.UNSET)
     return space_id(msgspec.structs.replace(manifest, source=source))
 
 
@@ -55,7 +55,7 @@ def _coordinates(manifest: Manifest) -> dict[str, Any]:
     network = {} if source.network_sha256 is msgspec.UNSET else {"network": source.network_sha256}
     return {
         **network,
-        "weights": source.weights_sha256,
+        "weights": source.weights_sha256 if source.parameters_sha256 is msgspec.UNSET else source.parameters_sha256,
         "merged_into": None if network else source.merged_into,  # a name; the weights are those of both
         "tokenizer": _tokenizer(manifest),
         "input": manifest.input,

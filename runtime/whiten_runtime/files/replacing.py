@@ -211,10 +211,18 @@ def lock_file(file: IO[bytes] | io.FileIO | int) -> bool:
     return True
 
 
+def check_replaceable(path: Path, elsewhere: str) -> None:
+    """Check that there is nothing but a regular file at a path, or nothing."""
+    kind = kind_of_place(path)
+    if kind == "directory":
+        raise UsageError(f"'{path}' is a directory; name a file in it")
+    if kind == "other":
+        raise UsageError(f"'{path}' is not a regular file; choose {elsewhere}")
+
+
 def check_file_place(path: Path, elsewhere: str = "another place") -> None:
     """Check that the file `path` can be written."""
-    if kind_of_place(path) == "directory":
-        raise UsageError(f"'{path}' is a directory; name a file in it")
+    check_replaceable(path, elsewhere)
     with hidden_file(path, elsewhere):
         pass
 

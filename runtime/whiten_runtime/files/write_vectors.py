@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from whiten_runtime.errors import UsageError, encodable, kind_of_place
 from whiten_runtime.files.parquet import import_parquet
-from whiten_runtime.files.replacing import check_file_place, hidden_file, replace_file, written_as
+from whiten_runtime.files.replacing import check_file_place, check_replaceable, hidden_file, replace_file, written_as
 from whiten_runtime.files.vector_metadata import (
     KEY,
     SPACE_KEY,
@@ -182,14 +182,10 @@ def check_output(path: Path | None, force: bool = False) -> None:
         raise UsageError(f"'{path}': unknown kind of file; wanted {', '.join(WRITERS)}")
     if kind_of_place(path.parent) != "directory":
         raise UsageError(f"'{path.parent}' is not a directory; create it first")
-    kind_of_place(path)  # refuses a loop of links, before it is followed
+    check_replaceable(path, ELSEWHERE)  # before a loop of links is followed
     sidecars = sidecars_of(path)
-    for place in (path, *sidecars):
-        there = kind_of_place(place)
-        if there == "directory":
-            raise UsageError(f"'{place}' is a directory; name a file in it")
-        if there == "other":
-            raise UsageError(f"'{place}' is not a regular file; name another --out")
+    for sidecar in sidecars:
+        check_replaceable(sidecar, ELSEWHERE)
     if kind == ".parquet":
         import_parquet()
     for place in () if force else (path, *sidecars):

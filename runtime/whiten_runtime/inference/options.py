@@ -13,7 +13,7 @@ from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.ranges import OutputMoments
 from whiten_runtime.bundle.records import Similarity, VectorPrecision, WhiteningRecord
-from whiten_runtime.errors import UsageError, check_flags, whole_number
+from whiten_runtime.errors import UsageError, check_flags, whole_number, written
 from whiten_runtime.inference.vectors import Quantizer, check_computed, unit
 
 TEXT = "{text}"
@@ -49,15 +49,17 @@ class Prompts:
     def resolve(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """Return the prompt to apply; an empty string for none."""
         if prompt is not None and prompt_name is not None:
-            raise UsageError(f"prompt and prompt_name {prompt_name!r} were both given; leave one out")
+            raise UsageError(f"prompt and prompt_name {written(prompt_name)} were both given; leave one out")
         if prompt is None:
             name = self.default if prompt_name is None else prompt_name
             if name is not None and not (isinstance(name, str) and name in self.texts):
                 known = ", ".join(f"'{own}'" for own in self.texts) or "none"
-                raise UsageError(f"prompt_name is {name!r}, but the bundle's prompts are: {known}; or pass prompt=TEXT")
+                raise UsageError(
+                    f"prompt_name is {written(name)}, but the bundle's prompts are: {known}; or pass prompt=TEXT"
+                )
             prompt = "" if name is None else self.texts[name]
         if not isinstance(prompt, str):
-            raise UsageError(f"prompt is {prompt!r}; wanted a str")
+            raise UsageError(f"prompt is {written(prompt)}; wanted a str")
         if not self.pooled and TEXT in prompt:
             raise UsageError(f"prompt goes around the text ({TEXT}), but this bundle leaves prompts out of its pooling")
         return prompt
@@ -164,10 +166,8 @@ class EncodeOptions:
         if truncate_dim is not None:
             width = leading_width(manifest, truncate_dim)
             normalize = normalize or manifest.normalize
-        quantize = None
-        if ranges is not None or precision not in (None, "float32"):
-            stored = partial(stored_ranges, manifest, moments, width, normalize)
-            quantize = Quantizer.of(precision or "float32", ranges, width, stored)
+        stored = partial(stored_ranges, manifest, moments, width, normalize)
+        quantize = Quantizer.of("float32" if precision is None else precision, ranges, width, stored)
         return cls(
             prompt=text,
             include_prompt=manifest.include_prompt,

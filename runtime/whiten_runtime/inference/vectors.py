@@ -69,7 +69,7 @@ def rows_not_finite(vectors: NDArray[np.float32]) -> set[int]:
 
 def comparable(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return two sets of vectors as float32 [n, k] and [m, k]; a single vector is a set of one."""
-    first, second = (np.atleast_2d(rows_of(name, vectors)) for name, vectors in (("a", a), ("b", b)))
+    first, second = (np.atleast_2d(rows) for rows in _with_width(rows_of("a", a), rows_of("b", b)))
     for name, rows in (("a", first), ("b", second)):
         if rows.ndim != 2:
             raise UsageError(f"{name} has shape {rows.shape}; wanted [n, k] or [k]")
@@ -80,6 +80,12 @@ def comparable(a: ArrayLike, b: ArrayLike) -> tuple[NDArray[np.float32], NDArray
             "embed both with the same bundle and truncate_dim"
         )
     return first, second
+
+
+def _with_width(*several: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    """Give an empty list, which says no number of coordinates, that of the others."""
+    width = max(rows.shape[-1] if rows.ndim else 0 for rows in several)
+    return [rows.reshape(0, width) if rows.shape == (0,) else rows for rows in several]
 
 
 def norms(vectors: NDArray[np.float32]) -> NDArray[np.float64]:

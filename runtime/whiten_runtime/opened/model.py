@@ -100,7 +100,10 @@ class OpenedModel(OpenedBundle):
         return self._passages.embed(text, spans, settings)
 
     def token_count(self, texts: str | Iterable[str]) -> int | list[int]:
-        """Return the number of tokens of a text, or of each text, special tokens included, before truncation."""
+        """Return the number of tokens of a text, or of each text, special tokens included, before truncation.
+
+        The whole text is tokenised, however long it is: bound its characters first where strangers send it.
+        """
         if isinstance(texts, str):
             return len(self._tokenizer.tokenize([texts])[0])
         return [len(ids) for ids in self._tokenizer.tokenize(checked_texts(texts))]

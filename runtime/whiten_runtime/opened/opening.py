@@ -136,7 +136,7 @@ class OpenedBundle:
         if len(first) != len(second):
             raise UsageError(f"a holds {len(first)} vectors and b {len(second)}; wanted as many, or call similarity")
         scores = row_similarities(first, second, self.similarity_fn_name)
-        return scores.reshape(()) if np.ndim(a) == np.ndim(b) == 1 else scores
+        return scores.reshape(()) if np.ndim(a) == np.ndim(b) == len(scores) == 1 else scores
 
     def ranges(self, *, normalize_embeddings: bool = False, truncate_dim: int | None = None) -> NDArray[np.float32]:
         """Return the ranges that `precision="int8"` and `"uint8"` divide into 255 steps, from the bundle alone.

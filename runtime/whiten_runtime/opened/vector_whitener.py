@@ -95,8 +95,8 @@ class VectorWhitener(OpenedBundle):
         """Whiten vectors: y = (x - mean) W, then divided by its norm if the manifest says so.
 
         Args:
-            vectors: shape [n, d], or [d] for a single one; taken as float32. Arrays of int8, uint8 and bool are refused
-                as codes; `astype("float32")` says that their numbers are coordinates.
+            vectors: shape [n, d], or [d] for a single one, or an empty list; taken as float32. Arrays of int8, uint8
+                and bool are refused as codes; `astype("float32")` says that their numbers are coordinates.
             batch_size: maximum number of vectors per batch; None for some thousands.
             show_progress_bar: draw a bar on stderr.
             normalize_embeddings: divide each vector by its L2 norm (after `truncate_dim`).
@@ -123,6 +123,8 @@ class VectorWhitener(OpenedBundle):
             ranges=ranges,
         )
         rows = rows_of("vectors", vectors)
+        if rows.shape == (0,):  # of an empty list
+            rows = rows.reshape(0, self.width)
         if rows.ndim not in (1, 2) or rows.shape[-1] != self.width:
             raise UsageError(f"vectors have shape {rows.shape}; wanted [n, {self.width}] or [{self.width}]")
         table = np.atleast_2d(rows)

@@ -258,7 +258,7 @@ def _with_defaults(provider: Provider) -> Provider:
     pair = isinstance(provider, tuple) and len(provider) == 2 and isinstance(provider[1], Mapping)
     name = provider[0] if pair else provider
     if not isinstance(name, str):
-        raise UsageError(f"provider {provider!r} is neither a name nor a (name, options) pair")
+        raise UsageError(f"providers holds {described(provider)}; wanted names, or (name, options) pairs")
     options = {**_DEFAULTS.get(name, {}), **provider_options(provider)}
     if name == CPU_PROVIDER and (options.keys() - {BFLOAT16} or str(options.get(BFLOAT16, 0)) not in ("0", "1")):
         given = ", ".join(f"{key}={value}" for key, value in options.items())

@@ -287,3 +287,11 @@ def test_vectors_that_are_not_finite_have_no_code(precision: str, bad: float) ->
         quantize(np.array([[0], [bad]], np.float32))
     with pytest.raises(TextError, match="ranges are not numbers in rows"):
         made("int8", [["a"], ["b"]], 1)
+
+
+@given(arrays(np.float32, (20, 5), elements=st.floats(-1e3, 1e3, width=32)))
+def test_cosines_are_from_minus_one_to_one(rows: np.ndarray) -> None:
+    both = np.concatenate([rows, -rows, 3 * rows])
+    for cosines in (similarity_matrix(both, both, "cosine"), row_similarities(both, both[::-1], "cosine")):
+        assert (np.abs(cosines) <= 1).all()
+    assert np.isfinite(np.arccos(similarity_matrix(rows, rows, "cosine"))).all()
