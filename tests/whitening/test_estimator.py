@@ -220,3 +220,47 @@ def test_precision_of_the_vectors_is_saved_and_merged(tmp_path: Path) -> None:
             assert Whitening.load(tmp_path / "w").rank_ == rank
     with warnings.catch_warnings(action="ignore"):
         assert double.merge(single).rank_ == 1
+
+
+@pytest.mark.parametrize("container", ["pandas", "polars"])
+def test_pipelines_give_tables_with_names(container: Any) -> None:
+    pandas, sklearn = pytest.importorskip("pandas"), pytest.importorskip("sklearn")
+    module = pytest.importorskip(container)
+    vectors = anisotropic(100, 4)
+    table = pandas.DataFrame(vectors, columns=list("abcd"), index=range(100, 0, -1))
+    want = Whitening(n_components=3).fit_transform(vectors)
+    for model in (Whitening(n_components=3), clone(Whitening(n_components=3).set_output(transform=container))):
+        pipeline = make_pipeline(model).set_output(transform=container)
+        result = pipeline.fit_transform(table)
+        assert isinstance(result, module.DataFrame)
+        assert list(result.columns) == list(pipeline.get_feature_names_out()) == [f"whitening{i}" for i in range(3)]
+        np.testing.assert_allclose(result.to_numpy(), want, rtol=1e-9)
+        if container == "pandas":
+            assert list(result.index) == list(table.index)
+    with sklearn.config_context(transform_output=container):
+        assert isinstance(Whitening().fit_transform(vectors), module.DataFrame)
+    assert isinstance(Whitening().set_output(transform="default").fit_transform(table), np.ndarray)
+    with pytest.raises(UsageError, match="transform is 'arrow'"):
+        Whitening().set_output(transform="arrow")
+
+
+@pytest.mark.parametrize("number", [np.float32(0.1), np.float64(0.25), np.int64(1), np.float16(0.5), 0, 1.0])
+def test_numbers_of_numpy_are_numbers(number: Any, tmp_path: Path) -> None:
+    vectors = anisotropic(100, 4)
+    for name in ("beta", "shrinkage"):
+        whitening = Whitening(**{name: number}).fit(vectors)
+        np.testing.assert_array_equal(whitening.weight_, Whitening(**{name: float(number)}).fit(vectors).weight_)
+        whitening.save(tmp_path / "saved")
+        np.testing.assert_array_equal(Whitening.load(tmp_path / "saved").weight_, whitening.weight_)
+    for wrong in (True, np.float64("nan"), 1.5, np.float32(-1), "0.1", None, np.array([0.1]), 1j):
+        with pytest.raises(UsageError, match="beta is"):
+            Whitening(beta=wrong).fit(vectors)
+
+
+def test_search_over_numbers_of_numpy() -> None:
+    from sklearn.linear_model import LinearRegression
+    from sklearn.model_selection import GridSearchCV
+
+    vectors = anisotropic(100, 4)
+    grid = {"whitening__beta": np.linspace(0, 1, 3), "whitening__shrinkage": np.linspace(0, 1, 2, dtype=np.float32)}
+    GridSearchCV(make_pipeline(Whitening(), LinearRegression()), grid, cv=2).fit(vectors, vectors[:, 0])

@@ -1,6 +1,7 @@
 """Whiten vectors with `Whitening`, an estimator in the style of scikit-learn, streamed and merged, with only numpy."""
 
 import json
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from whiten_runtime.errors import DataError, UsageError, path_of
+from whiten_runtime.errors import DataError, UsageError, one_of, path_of
 from whiten_runtime.files.replacing import replace_file
 from whiten_whitening.maps import (
     Method,
@@ -111,24 +112,46 @@ class Whitening:
             )
         return self._add(other.moments_, other._single)
 
-    def transform(self, X: ArrayLike) -> NDArray[np.floating]:
-        """Whiten X, [n, d] to [n, k], in float64; the result is float32 for float32.
+    def transform(self, X: ArrayLike) -> Any:
+        """Whiten X, [n, d] to [n, k], in float64; the result is float32 for float32, or a table (`set_output`).
 
         Raises:
             NotFittedError: the estimator has seen no vectors.
             UsageError: the parameters are not valid for the moments, or X is not finite numbers [n, d].
         """
         fitted, rows = self._map(), self._checked(X)
-        kind = np.float32 if rows.dtype == np.float32 else np.float64
+        kind: type[np.floating] = np.float32 if rows.dtype == np.float32 else np.float64
         white = np.empty((len(rows), fitted.weight.shape[1]), kind)
         for start in range(0, len(rows), _ROWS_PER_BLOCK):
             part = _finite(rows[start : start + _ROWS_PER_BLOCK], start)
             white[start : start + len(part)] = fitted(part.astype(np.float64))
-        return white
+        return self._in_container(white, X)
 
-    def fit_transform(self, X: ArrayLike, y: object = None) -> NDArray[np.floating]:
+    def fit_transform(self, X: ArrayLike, y: object = None) -> Any:
         """Fit on X, then transform X."""
         return self.fit(X).transform(X)
+
+    def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
+        """Return the names of the k columns, [k]: whitening0, whitening1 and so on.
+
+        Raises:
+            NotFittedError: the estimator has seen no vectors.
+        """
+        return np.array([f"whitening{index}" for index in range(self.weight_.shape[1])], dtype=object)
+
+    def set_output(self, *, transform: str | None = None) -> "Whitening":
+        """Choose what `transform` returns, as in scikit-learn.
+
+        Args:
+            transform: "default" for arrays, "pandas" or "polars" for tables; None changes nothing.
+
+        Raises:
+            UsageError: another value.
+        """
+        one_of("transform", transform, ("default", "pandas", "polars", None))
+        if transform is not None:
+            self._sklearn_output_config = {"transform": transform}  # by this name, `clone` copies it
+        return self
 
     def save(self, path: str | Path) -> None:
         """Write parameters and moments as safetensors.
@@ -137,7 +160,7 @@ class Whitening:
             NotFittedError: the estimator has seen no vectors.
             WhitenError: the file cannot be written.
         """
-        parameters = {name: str(value) for name, value in self.get_params().items()}
+        parameters = {name: str(_plain(value)) for name, value in self.get_params().items()}
         if self._single:
             parameters[_SINGLE] = "true"
         replace_file(Path(path), _in_order(save(_moments(self).to_arrays(), metadata=parameters)))
@@ -258,6 +281,21 @@ class Whitening:
                 warnings.warn(warning, stacklevel=3)
         return self._fitted
 
+    def _in_container(self, white: NDArray[np.floating], X: ArrayLike) -> Any:
+        """Return an array as the container that was chosen here, or else in scikit-learn's configuration."""
+        chosen = getattr(self, "_sklearn_output_config", {}).get("transform")
+        if chosen is None and "sklearn" in sys.modules:
+            chosen = sys.modules["sklearn"].get_config()["transform_output"]
+        if chosen == "pandas":
+            import pandas
+
+            return pandas.DataFrame(white, getattr(X, "index", None), self.get_feature_names_out())
+        if chosen == "polars":
+            import polars
+
+            return polars.DataFrame(white, self.get_feature_names_out().tolist(), orient="row")
+        return white
+
     def _checked(self, X: ArrayLike) -> NDArray[np.generic]:
         if hasattr(X, "toarray"):
             raise UsageError("X is sparse; sparse input is not supported: pass X.toarray()")
@@ -309,6 +347,11 @@ def _moments(whitening: Whitening) -> Moments:
         raise NotFittedError("this Whitening has seen no vectors; call fit or partial_fit first")
     moments: Moments = whitening.moments_
     return moments
+
+
+def _plain(value: object) -> object:
+    """Return a number of numpy as Python's, which is written with all its digits."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _in_order(content: bytes) -> bytes:
