@@ -1,7 +1,7 @@
 // Read a bundle: whiten.json, files whose size and SHA-256 are compared with it, and files by fetch.
 
 import { BundleError, UsageError, WhitenError, shown } from './errors.js';
-import { DEFAULTS, FIELDS, FORMAT_VERSION, FORMER, VALUES } from './tables.js';
+import { DEFAULTS, FIELDS, FORMAT_VERSION, FORMER, NUMBERS, VALUES } from './tables.js';
 
 const HASH = /("manifest_sha256"\s*:\s*")([0-9a-f]{64})"/;
 const ALTERED = 'the copy is incomplete or was altered: copy the bundle again';
@@ -22,6 +22,7 @@ export class Bundle {
     } catch (error) {
       throw new BundleError(`${where}: not JSON (${error.message}); ${ALTERED}`);
     }
+    if (fields === null || typeof fields !== 'object' || Array.isArray(fields)) throw new BundleError(`${where}: no object of JSON; ${ALTERED}`);
     if (fields.format_version !== FORMAT_VERSION) {
       throw new BundleError(`${where}: bundle format ${shown(fields.format_version)}, but this version of whiten reads format ${FORMAT_VERSION}; upgrade whiten`);
     }
@@ -33,6 +34,9 @@ export class Bundle {
       if (!known.includes(manifest[name])) throw new BundleError(`${where}: ${name} is ${shown(manifest[name])}; wanted ${known.join(' or ')}; upgrade whiten`);
     }
     if (manifest.input !== 'text') throw new BundleError(`${where}: this bundle takes vectors, not texts; use whiten in Python for it`);
+    for (const [name, least] of Object.entries(NUMBERS)) {
+      if (!Number.isInteger(manifest[name]) || manifest[name] < least) throw new BundleError(`${where}: ${name} is ${shown(manifest[name])}; wanted a whole number of at least ${least}; export the model again`);
+    }
     return new Bundle(source, Object.freeze(manifest));
   }
 

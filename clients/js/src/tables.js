@@ -11,7 +11,7 @@ export const FIELDS = {
   '': 'format_version name space source input layers layer_weights pooling include_prompt modules unwhitened_dimension prompts default_prompt_name'
     + ' truncation_side similarity_fn_name matryoshka_dimensions route whitening choice normalize dimension max_seq_length tokenizer_sha256 pad_token_id memory precision'
     + ' target quantization opset versions parity published files',
-  source: 'model checkpoint revision weights_sha256 network_sha256 former_network_sha256 merged_into model_type num_hidden_layers hidden_size sentence_similarity license ignored_code remote_code',
+  source: 'model checkpoint revision weights_sha256 parameters_sha256 network_sha256 former_network_sha256 merged_into model_type num_hidden_layers hidden_size sentence_similarity license ignored_code remote_code',
   whitening: 'method common_components beta shrinkage shrinkage_estimator eigenvalue_floor rank n_samples settled corpus prompt_name sample isotropy_before'
     + ' isotropy_after alignment',
   'whitening.corpus.*': CORPUS,
@@ -34,6 +34,9 @@ export const FORMER = { outputs: ['whitened', 'both'], vectors: ['float32'], 'pa
 
 /** Values of fields that decide how a text is embedded here. */
 export const VALUES = { input: ['text', 'vectors'], truncation_side: ['right', 'left'], precision: ['fp32', 'fp16', 'int8'] };
+
+/** Numbers that every manifest of texts has, each with its least value. */
+export const NUMBERS = { dimension: 1, max_seq_length: 1, pad_token_id: 0 };
 
 export const DEFAULTS = { input: 'text', include_prompt: true, prompts: {}, default_prompt_name: null, truncation_side: 'right', route: null,
   matryoshka_dimensions: [] };
