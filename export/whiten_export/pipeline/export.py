@@ -32,7 +32,8 @@ from whiten_export.pipeline.fit import fit_whitening
 from whiten_export.pipeline.plan import memory_shortage
 from whiten_export.pipeline.prove import CHECKING, prove, reference_vectors
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.pipeline.work import UNWHITENED_GRAPH, FitJob, Work, free_memory
+from whiten_export.pipeline.work import UNWHITENED_GRAPH, FitJob, Work, free_memory, one_at_a_time
+from whiten_export.proof.gate import Expected
 from whiten_export.proof.probe_texts import LONGEST_PROBE
 from whiten_export.sources.load.stored import StoredBundle
 from whiten_export.sources.model import Source
@@ -64,10 +65,13 @@ _SHIFT_SENTENCES = 1024
 """Number of sentences of the corpus on which precisions are compared."""
 
 
+@one_at_a_time
 def export_bundle(
     recipe: Recipe, out: str | Path | None = None, replace: bool = False, reporter: Reporter | None = None
 ) -> Export:
-    """Export a model to a bundle.
+    """Export a model to a bundle; in a process, one at a time.
+
+    It changes levels of logging and numbers of threads of torch and transformers, and restores them.
 
     Args:
         recipe: model and choices.

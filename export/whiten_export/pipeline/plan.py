@@ -6,7 +6,7 @@ import msgspec
 
 from whiten_export.pipeline.draft import default_name, draft_manifest, fill_defaults, open_source
 from whiten_export.pipeline.recipe import Recipe
-from whiten_export.pipeline.work import FitJob
+from whiten_export.pipeline.work import FitJob, one_at_a_time
 from whiten_export.proof.probe_texts import LONGEST_PROBE
 from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_runtime.bundle.manifest import Manifest
@@ -100,6 +100,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return _shortage(self.model, self.precision, self.memory_bytes, self.usable_bytes)
 
 
+@one_at_a_time
 def plan_export(recipe: Recipe, out: Path | None = None, reporter: Reporter | None = None) -> Plan:
     """Plan an export as `export_bundle` would do it, without downloading the weights of a network.
 

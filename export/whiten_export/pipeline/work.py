@@ -4,9 +4,11 @@ import ctypes
 import dataclasses
 import gc
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from whiten_export.pipeline.align import Aligned
 from whiten_export.sources.load.stored import StoredBundle
@@ -20,6 +22,7 @@ from whiten_runtime.inference.loading import load_graph, load_unwhitened
 from whiten_runtime.inference.options import EncodeOptions, Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.ort.threads import ForkSafeLock
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.development import Development
 from whiten_whitening.maps import Shrinkage, WhiteningSpec, check_sample_count
@@ -58,6 +61,23 @@ class FitJob:
             return None
         count = self.sentences if different is None else different
         return check_sample_count(count, manifest.unwhitened_width, self.spec, sample_name(manifest))
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+_lock = ForkSafeLock()
+
+
+def one_at_a_time(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Let threads wait for each other: a network is read and traced with settings of torch and transformers changed."""
+
+    @wraps(function)
+    def call(*arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
+        with _lock:
+            return function(*arguments, **options)
+
+    return call
 
 
 def free_memory() -> None:
