@@ -48,9 +48,10 @@ from whiten_export.writing.client_files import (
 )
 from whiten_export.writing.staging import check_place, staged
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE, TOKENIZER_FILE, file_record
+from whiten_runtime.bundle.graph import scan_graph, unwanted
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import SHORT, QuantizationRecord
-from whiten_runtime.errors import instance_of, path_of
+from whiten_runtime.errors import UnsafeModelError, instance_of, path_of
 from whiten_runtime.inference.options import Prompts, with_prompt
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -168,6 +169,8 @@ def build_graph(manifest: Manifest, work: Work) -> tuple[Manifest, ir.Model]:
         return manifest, graph
     fold_positions(graph, manifest.max_seq_length)
     graph = reopen_graph(graph, path)
+    if (what := unwanted(scan_graph(path), "cpu")) is not None:
+        raise UnsafeModelError(f"this {manifest.source.model_type} network has {what}: it is not supported")
     if manifest.max_seq_length > SHORT and manifest.source.num_hidden_layers:
         in_blocks = ir.load(path)
         whole = attend_in_blocks(in_blocks, manifest.max_seq_length)

@@ -18,8 +18,9 @@ from safetensors.numpy import load_file, save_file
 from support.checkpoints import save_checkpoint
 from support.cli import ok, refused
 from support.corpus import sentences
-from support.families import WIDENED
+from support.families import WIDENED, Family
 from support.once import shared_folder
+from support.vocabularies import write_wordpiece
 from whiten import Encoder, IntegrityError
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import GATES
@@ -31,6 +32,16 @@ pytestmark = pytest.mark.slow
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def test_a_network_of_an_operator_that_bundles_do_not_have_is_refused_by_its_name(folder: Path) -> None:
+    """A Fourier transform is no operator of a bundle; the error is not that of opening one of somebody else."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    save_checkpoint(Family("fnet", write_wordpiece, sizes, tokenizer_config=settings), folder / "fourier")
+    error = refused("export", folder / "fourier", "--layers", 1, "--whitening", "none", code=1)
+    assert error == "error: this fnet network has operator DFT, which a bundle for cpu may not use: it is not supported"
+    assert not list(folder.rglob("*.onnx"))
 
 
 def test_a_bundle_of_layer_1_and_the_last_is_the_default(

@@ -10,7 +10,7 @@ import pytest
 import transformers
 
 from support.checkpoints import change_config, save_adapter, write_json, write_modules
-from support.cli import ok
+from support.cli import ok, refused
 from support.families import WIDTH
 from whiten import Encoder, UsageError, WhitenError
 from whiten_export.pipeline.export import export_bundle
@@ -209,3 +209,31 @@ def test_an_embedding_model_whose_base_lies_beside_it_is_compared_from_any_direc
     np.testing.assert_array_equal(*vectors)
     with Encoder(export_bundle(Recipe(str(adapter)), here / "b").path) as encoder:
         np.testing.assert_allclose(encoder.encode(["the cat sat", "a"]), vectors[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("模型", "模型"),
+        ("модель 2", "модель-2"),
+        ("हिन्दी", "हिन्दी"),
+        ("a b(1)", "a-b-1"),
+        ("\u202egpj", "gpj"),
+        ("\u3000", "model"),
+    ],
+)
+def test_the_default_folder_has_the_letters_of_the_models(
+    folder: str, name: str, here: Path, checkpoint: Callable[[str], Path]
+) -> None:
+    place(checkpoint("bert"), here / folder)
+    plan = json.loads(ok("export", f"./{folder}", "--layers", 1, "--whitening", "none", "--plan", "--json").stdout)
+    assert plan["bundle"] == f"bundles/{name}-l1-raw"
+
+
+def test_a_name_that_no_file_can_have_is_refused(here: Path, checkpoint: Callable[[str], Path]) -> None:
+    """Of a model, of one with a revision, and of the model that an adapter names."""
+    long = "a" * 300
+    write_json(here / "adapter" / "adapter_config.json", {"base_model_name_or_path": long})
+    (here / "adapter" / "adapter_model.safetensors").touch()
+    for name in (long, f"./{long}", f"{long}@main", "adapter"):
+        assert "File name too long" in refused("export", name, "--plan")

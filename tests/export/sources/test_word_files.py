@@ -22,7 +22,10 @@ def test_read_plain_and_compressed_files(tmp_path: Path) -> None:
         file.write(content)
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("folder/a.txt", content)
-    for name in ("a.vec", "a.txt.gz", "a.zip"):
+    with zipfile.ZipFile(tmp_path / "of-macos.zip", "w") as archive:
+        archive.writestr("folder/a.txt", content)
+        archive.writestr("__MACOSX/folder/._a.txt", b"\0\5\x16\7")
+    for name in ("a.vec", "a.txt.gz", "a.zip", "of-macos.zip"):
         read = read_words(tmp_path / name)
         assert read.words == ("the", ". .", "of")
         np.testing.assert_array_equal(read.vectors, [[1, 2], [3, 4], [5, 6]])

@@ -37,7 +37,7 @@ from whiten_models.catalogue import Entry, find
 from whiten_runtime.bundle.files import sha256_of
 from whiten_runtime.bundle.graph import is_beside, scan_graph
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
-from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError
+from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError, kind_of_place
 
 
 def resolve(model: str, remote_code: bool = False, route: str | None = None, with_weights: bool = True) -> Checkpoint:
@@ -49,7 +49,7 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None, wit
     model, revision = _split_revision(model)
     path = _expanded(model)
     entry = None if model.startswith(_OF_PATHS) else find(model)
-    local = path.exists() if entry is None else _is_source(path)
+    local = kind_of_place(path) is not None if entry is None else _is_source(path)
     if local:
         if revision is not None:
             raise UsageError(f"revision '{revision}' is for the hub, but '{model}' is a local path; leave it out")
@@ -108,7 +108,7 @@ _OF_PATHS = (".", "/", "~")
 def _split_revision(model: str) -> tuple[str, str | None]:
     """Return the name of a model without its revision, and the revision, if there is one; a path has none."""
     name, at, revision = model.partition("@")
-    if not at or model.startswith(_OF_PATHS) or Path(model).exists():
+    if not at or model.startswith(_OF_PATHS) or kind_of_place(Path(model)) is not None:
         return model, None
     return name, revision
 
@@ -218,11 +218,12 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool, with_weight
     name_of_base = str(beside or base)
     place = _expanded(name_of_base)
     subject = f"{adapter / ADAPTER_CONFIG}: base_model_name_or_path is '{base}', which"
-    if not place.exists() and find(base) is None and not is_hub_id(base):
+    here = kind_of_place(place) is not None
+    if not here and find(base) is None and not is_hub_id(base):
         raise UsageError(f"{subject} is no directory here or beside the adapter, and no hub id; correct it there")
     try:
         is_adapter = (place / ADAPTER_CONFIG).is_file()  # one that names itself would never end
-        at_revision = f"{name_of_base}@{revision}" if revision and not place.exists() else name_of_base
+        at_revision = f"{name_of_base}@{revision}" if revision and not here else name_of_base
         checkpoint = None if is_adapter else resolve(at_revision, remote_code, with_weights=with_weights)
     except WhitenError as error:
         raise type(error)(f"{subject} cannot be had: {error}") from None
@@ -258,7 +259,7 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool, with_weight
 def _beside(base: str, adapter: Path) -> Path | None:
     """Return the directory of an adapter's base that lies beside it; None if the working directory or a name has it."""
     beside = adapter.resolve().parent / base
-    elsewhere = Path(base).exists() or find(base) is not None
+    elsewhere = kind_of_place(Path(base)) is not None or find(base) is not None
     return beside if not elsewhere and _is_source(beside) else None
 
 
@@ -274,4 +275,7 @@ def _packaged(entry: Entry, revision: str | None) -> Path | None:
 
 
 def _directory_name(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "model"
+    """Return a name with dashes for what is neither a letter, a digit nor a mark of some script, nor of `._-`."""
+    usable = (letter.isprintable() and (not letter.isascii() or letter.isalnum() or letter in "._-") for letter in text)
+    kept = (letter if fits else " " for letter, fits in zip(text, usable, strict=True))
+    return "-".join("".join(kept).split()).strip("-.") or "model"

@@ -210,7 +210,7 @@ def _open(root: Path, checkpoint: Checkpoint, trust_remote_code: bool, device: s
 
 @contextmanager
 def _loadable(checkpoint: Checkpoint) -> Iterator[Path]:
-    """Yield the folder of a model; where its adapter's base lies beside it, one of links to its files that says where."""
+    """Yield the folder of a model; where its adapter's base lies beside it, a folder of links that says where."""
     root = checkpoint.root or checkpoint.directory
     if checkpoint.adapter is None or checkpoint.base_beside is None:
         yield root

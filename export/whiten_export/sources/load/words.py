@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -121,7 +121,10 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
         if path.suffix.lower() == ".zip":
             with zipfile.ZipFile(path) as archive:
-                texts = [item for item in archive.infolist() if item.filename.endswith((".txt", ".vec"))]
+                files = (item for item in archive.infolist() if item.filename.endswith((".txt", ".vec")))
+                texts = [
+                    item for item in files if not PurePosixPath(item.filename).name.startswith("._")
+                ]  # macOS's own
                 if not texts:
                     raise DataError(
                         f"{path}: holds no word vectors (.txt, .vec); if it is a model, unpack it and name its folder"
