@@ -1,4 +1,4 @@
-"""Small random networks whose tokens are letters, in folders of sentence-transformers: texts and vocabularies of any size."""
+"""Small random networks whose tokens are letters, in folders of sentence-transformers: vocabularies of any size."""
 
 import random
 import string

@@ -10,9 +10,8 @@ from whiten_export.pipeline.fit import is_tuned
 from whiten_export.pipeline.recipe import Recipe, bundle_name
 from whiten_export.pipeline.work import FitJob
 from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.describe.tokenizers import UNSET_LENGTH
 from whiten_export.sources.model import TokenModel, resolve_layers
-from whiten_export.sources.opening import LONGEST, USUAL_LENGTH, choose_max_seq_length, open_model
+from whiten_export.sources.opening import authors_length, choose_max_seq_length, open_model
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import ChoiceRecord, pooling_modes
 from whiten_runtime.errors import UsageError
@@ -175,15 +174,21 @@ def _length(recipe: Recipe, source: TokenModel, report: Reporter) -> int:
             f"max-length is {length}, but a text of more than {limit.tokens} tokens would change the vectors of the "
             f"others of its batch, by {checkpoint.name}'s {limit.why}; pass --max-length {limit.tokens}, or less"
         )
-    cut = source.positions is not None and source.positions > length >= USUAL_LENGTH
-    if asked is None and cut and (checkpoint.published is None or length == LONGEST):
+    if source.letters is not None:
+        most = source.letters * length
         report.warn(
-            f"texts will be cut to {length} tokens of the {source.positions} that {checkpoint.name} takes; "
-            "--max-length takes more"
+            f"model2vec reads {most:,} letters of a text, {source.letters} for each of {length} tokens, and cuts it "
+            f"there before it counts tokens; a bundle cuts by tokens alone: for model2vec's vectors of longer texts, "
+            f"pass max_characters={most} to Encoder"
         )
-    limits = (source.positions, source.tokenizer.stated_length, asked)
-    limited = any(limit is not None and limit < UNSET_LENGTH for limit in limits)
-    if checkpoint.published is not None and checkpoint.published.max_seq_length is None and not limited:
+    if asked is not None:
+        return length
+    read = authors_length(source)
+    if read is not None and length < read:
+        full = length == source.positions
+        more = "states: its table of positions has no more" if full else "takes; --max-length takes more"
+        report.warn(f"texts will be cut to {length} tokens of the {read} that {checkpoint.name} {more}")
+    if read is None and checkpoint.published is not None:
         report.warn(
             f"{checkpoint.name} states no maximum length, and its authors' program cuts no text of it; here texts are "
             f"cut to {length} tokens: --max-length takes more"

@@ -30,7 +30,7 @@ from whiten_export.pipeline.check_texts import check_texts
 from whiten_export.pipeline.draft import default_name, draft_manifest, fill_defaults, open_source
 from whiten_export.pipeline.fit import fit_whitening
 from whiten_export.pipeline.plan import memory_shortage
-from whiten_export.pipeline.prove import CHECKING, prove, reference_vectors
+from whiten_export.pipeline.prove import CHECKING, check_unrounded, prove, reference_vectors
 from whiten_export.pipeline.recipe import Recipe
 from whiten_export.pipeline.work import UNWHITENED_GRAPH, FitJob, Work, free_memory, one_at_a_time
 from whiten_export.proof.gate import Expected
@@ -130,7 +130,7 @@ def export(
         expected = reference_vectors(manifest, work)
         free_memory()  # the network's weights
         manifest, fitted = fit_whitening(manifest, work)
-        append_head(manifest, graph, fitted, work)
+        append_head(manifest, graph, fitted, expected, work)
         manifest, graph = to_precision(manifest, graph, work)
         write_files(manifest, graph, fitted, work)
         del graph
@@ -180,13 +180,21 @@ def build_graph(manifest: Manifest, work: Work) -> tuple[Manifest, ir.Model]:
     return manifest, graph
 
 
-def append_head(manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None, work: Work) -> None:
-    """Append whitening and normalisation to a graph, after the operators that CUDA has fused."""
+def append_head(
+    manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None, expected: Expected, work: Work
+) -> None:
+    """Append whitening and normalisation to a graph, after operators are fused for CUDA.
+
+    A graph that is to be rounded is checked before.
+    """
     if work.of_model and manifest.target == "cuda":
         work.report.stage("fusing operators for CUDA")
         if not fuse_for_cuda(graph, manifest.max_seq_length):
             kind = manifest.source.model_type
             work.report.warn(f"no attention of this {kind} network could be fused: CUDA runs it as it is")
+    if work.of_model and manifest.precision != "fp32":
+        work.report.stage(f"turning the weights into {manifest.precision}, and {CHECKING}")
+        check_unrounded(manifest, graph, expected, work)
     affine = None if fitted is None else (fitted.mean, fitted.weight)
     set_head(graph, affine, manifest.normalize)
 
@@ -199,8 +207,6 @@ def to_precision(manifest: Manifest, graph: ir.Model, work: Work) -> tuple[Manif
     if not work.of_model:
         return manifest, graph
     quantization = None
-    if manifest.precision != "fp32":
-        work.report.stage(f"turning the weights into {manifest.precision}, and {CHECKING}")
     if manifest.precision == "fp16":
         (halve_network if manifest.target == "cuda" else halve_weights)(graph)
     elif manifest.precision == "int8":

@@ -5,13 +5,16 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
+import onnx_ir as ir
 
-from whiten_export.pipeline.work import Work, free_memory
-from whiten_export.proof.gate import Case, Expected, check_bundle, compare_published, failure
+from whiten_export.graph.builder import save_graph
+from whiten_export.pipeline.work import UNWHITENED_GRAPH, Work, free_memory
+from whiten_export.proof.gate import Case, Expected, check_bundle, compare_cases, compare_published, failure
 from whiten_export.proof.probe_texts import LONGEST_PROBE, long_texts, probe_texts, token_batches
 from whiten_export.proof.reference import Head
 from whiten_export.sources.load.stored import StoredBundle
 from whiten_export.sources.model import TokenModel
+from whiten_export.sources.opening import authors_length
 from whiten_export.writing.client_files import POOLING_FILE
 from whiten_export.writing.model_card import with_model_card
 from whiten_runtime.bundle.bundle import file_record, list_files
@@ -106,6 +109,8 @@ def proof_cases(manifest: Manifest, work: Work) -> list[Case]:
         *map(Case, batches),
         *(_text_case(manifest, work, prompt, some) for prompt in distinct),
     ]
+    if (most := _most_letters(manifest, work)) is not None:
+        cases.append(_text_case(manifest, work, "", (probe_texts(most)[-1][:most],)))
     if manifest.source.num_hidden_layers and (longer := long_texts(manifest.max_seq_length)):
         cases.append(dataclasses.replace(_text_case(manifest, work, "", longer), long=True))
     return cases
@@ -117,6 +122,21 @@ def _text_case(manifest: Manifest, work: Work, prompt: str, texts: tuple[str, ..
     ids = [work.model.tokenizer.plain(tokenizer.cut(row)) for row in rows]
     left_out = 0 if manifest.include_prompt else tokenizer.prompt_tokens(prompt)
     return Case(ids, left_out, texts=texts, prompt=prompt)
+
+
+def check_unrounded(manifest: Manifest, graph: ir.Model, expected: Expected, work: Work) -> None:
+    """Check a model's graph before its head at the gate of float32: that of a precision would let a fault of it pass.
+
+    For a CPU, it is the graph that a whitening is fitted with; for CUDA, the one whose operators are fused.
+    """
+    path, on = work.folder / UNWHITENED_GRAPH, work.options
+    if manifest.target == "cuda":
+        path, on = path.parent / "fused" / path.name, _on_cuda(on, Reporter())
+        save_graph(graph, path)
+    with work.embedder(path, on) as embedder:
+        agreement, alone = compare_cases(embedder, dataclasses.replace(embedder.options, prompt=""), expected)
+    if not GATES["fp32"].passes(agreement):
+        raise failure(expected, agreement, alone, "fp32", _named(manifest), [])
 
 
 def prove(manifest: Manifest, fitted: WhiteningMap | None, expected: Expected, work: Work) -> Manifest:
@@ -194,19 +214,28 @@ def _compare_published(manifest: Manifest, expected: Expected, work: Work) -> Pa
     model = work.model
     if not model.is_authors(manifest.layers, manifest.pooling):
         return None
-    probes, *others = expected.cases
-    rows = [row for row, ids in enumerate(work.tokenizer.tokenize(probes.texts)) if ids]
-    with_tokens = dataclasses.replace(
-        probes, texts=tuple(probes.texts[row] for row in rows), expected=probes.expected[rows]
-    )
-    prompted = [case for case in others if case.texts and not case.long]
-    if any(TEXT in case.prompt for case in prompted):
+    length, most = manifest.max_seq_length, _most_letters(manifest, work)
+    comparable = (_comparable(case, most) for case in expected.cases)
+    texts = [case for case in comparable if case.texts]
+    if any(TEXT in case.prompt for case in texts):
         return None  # templates are not sentence-transformers'
-    published = model.published([with_tokens, *prompted], manifest.max_seq_length)
+    published = model.published(texts, None if length == authors_length(model) else length)
     if published is None:
         return None
-    agreement = compare_published([with_tokens, *prompted], published, model.draft.normalize, manifest.source.model)
+    agreement = compare_published(texts, published, model.draft.normalize, manifest.source.model)
     return parity_record(published.name, agreement)
+
+
+def _most_letters(manifest: Manifest, work: Work) -> int | None:
+    """Return the number of letters that the authors' program reads of a text; None for any number."""
+    return None if work.model.letters is None else work.model.letters * manifest.max_seq_length
+
+
+def _comparable(case: Case, most: int | None) -> Case:
+    """Return a case without texts that have no token, and without those that the authors' program cuts by letters."""
+    rows = [row for row, text in enumerate(case.texts) if case.ids[row] and (most is None or len(text) <= most)]
+    ids, texts = [case.ids[row] for row in rows], tuple(case.texts[row] for row in rows)
+    return dataclasses.replace(case, ids=ids, texts=texts, expected=case.expected[rows])
 
 
 def _remedies(manifest: Manifest, model: TokenModel) -> list[str]:

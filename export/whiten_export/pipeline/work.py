@@ -132,10 +132,10 @@ class Work:
         """The number of sentences of the corpus."""
         return self.corpus.count() if self.job is None else self.job.sentences
 
-    def embedder(self, graph: Path) -> Embedder:
+    def embedder(self, graph: Path, options: SessionOptions | None = None) -> Embedder:
         """Return what computes the vectors before whitening of texts by a graph of this export."""
-        prompts = Prompts.of(self.draft)
-        return load_graph(graph, self.tokenizer, self.draft.pad_token_id, self.options, UNWHITENED_OUTPUT, prompts)
+        prompts, on = Prompts.of(self.draft), options or self.options
+        return load_graph(graph, self.tokenizer, self.draft.pad_token_id, on, UNWHITENED_OUTPUT, prompts)
 
     def fit_options(self, embedder: Embedder) -> EncodeOptions:
         """Return the options with which sentences of the corpus are embedded for a fit."""

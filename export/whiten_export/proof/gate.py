@@ -1,8 +1,7 @@
 """Check a bundle at the parity gate: open it as written, and compare it with its reference, case by case."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.inference.options import EncodeOptions, with_prompt
 from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.ort.threads import map_in_threads
 from whiten_runtime.reporter import Reporter
 
 NO_VECTORS = np.zeros((0, 0))
@@ -55,7 +55,14 @@ class PublishedVectors:
     """Vectors that the program computed for which a model was published."""
 
     name: str  # name and version of the program
-    vectors: tuple[Float64Array, ...]  # float64 [n, k] for each case
+    vectors: tuple[Float64Array, ...]  # float64 [n, k] for each case but the long ones
+    longest: Sequence[Sequence[int]] | None = None  # token ids that it reads of the `longest_texts`, where it tells
+
+
+def longest_texts(cases: Sequence[Case]) -> list[tuple[str, Sequence[int]]]:
+    """Return the texts that are cut, or nearly so, with their token ids: the last probes, and the long texts."""
+    last = ((case.texts[-2:], case.ids[-2:]) for case in cases if case is cases[0] or case.long)
+    return [pair for texts, ids in last for pair in zip(texts, ids, strict=False)]
 
 
 @dataclass(frozen=True)
@@ -167,8 +174,9 @@ def _unwhitened(definition: Definition, rows: Sequence[_Row], report: Reporter) 
     vector_of: dict[_Row, Float64Array] = {}
     bar = report.bar("tokens", sum(len(ids) for ids, _ in rows))
     side_by_side = definition.reference.side_by_side()
-    with bar as advance, side_by_side as workers, ThreadPoolExecutor(workers, "whiten-reference") as executor:
-        vectors: Iterator[Float64Array] = map(compute, rows) if workers == 1 else executor.map(compute, rows)
+    with bar as advance, side_by_side as workers:
+        several = workers > 1
+        vectors = map_in_threads(compute, rows, workers, "whiten-reference") if several else map(compute, rows)
         for row, vector in zip(rows, vectors, strict=True):
             vector_of[row] = vector
             advance(len(row[0]))
@@ -177,8 +185,14 @@ def _unwhitened(definition: Definition, rows: Sequence[_Row], report: Reporter) 
 
 def compare_published(cases: Sequence[Case], published: PublishedVectors, normalize: bool, model: str) -> Agreement:
     """Compare the reference's vectors with those of the program that a model was published for, before whitening."""
+    for (_, ids), read in zip(longest_texts(cases), published.longest or (), strict=published.longest is not None):
+        if list(ids) != list(read):
+            raise ParityError(
+                f"{published.name} reads {len(read)} tokens of a long text with {model}, and {len(ids)} by its files: "
+                "name the number that you want with --max-length; no bundle was written"
+            )
     agreements = []
-    for case, theirs in zip(cases, published.vectors, strict=True):
+    for case, theirs in zip((case for case in cases if not case.long), published.vectors, strict=True):
         got = Head(None, normalize)(case.expected)
         if got.shape != theirs.shape:
             raise ParityError(
@@ -203,27 +217,30 @@ def check_bundle(root: Path, expected: Expected, options: SessionOptions) -> tup
     """
     bundle, embedder = load_bundle(root, options)
     with embedder:
-        whole = EncodeOptions.of(bundle.manifest, prompt="")
-        whole = dataclasses.replace(whole, finite=False)  # the gate says so itself
+        return compare_cases(embedder, EncodeOptions.of(bundle.manifest, prompt=""), expected)
 
-        def embed(texts: Sequence[str], prompt: str = whole.prompt) -> NDArray[np.float32]:
-            try:
-                return embedder.embed(texts, dataclasses.replace(whole, prompt=prompt))
-            except NoVectorError as error:
-                raise _bundle_failure(embedder, with_prompt(prompt, [texts[error.index]])[0], error) from None
 
-        engine, (probes, *others) = embedder.engine, expected.cases
+def compare_cases(embedder: Embedder, whole: EncodeOptions, expected: Expected) -> tuple[Agreement, Agreement]:
+    """Compare a graph with all cases of a reference, as `check_bundle` does; `whole` has no prompt."""
+    whole = dataclasses.replace(whole, finite=False)  # the gate says so itself
+    engine, (probes, *others) = embedder.engine, expected.cases
 
-        def compute(case: Case) -> NDArray[np.float32]:
-            if case.long:
-                items, long = (_cut(embedder, texts) for texts in (probes.texts, case.texts))
-                return compute_long(engine.run_batch, items, long)
-            return (
-                embed(case.texts, case.prompt) if case.texts else engine.run_feed(engine.feed(case.ids, case.left_out))
-            )
+    def embed(texts: Sequence[str], prompt: str = whole.prompt) -> NDArray[np.float32]:
+        try:
+            return embedder.embed(texts, dataclasses.replace(whole, prompt=prompt))
+        except NoVectorError as error:
+            raise _bundle_failure(embedder, with_prompt(prompt, [texts[error.index]])[0], error) from None
 
-        alone, batched = alone_and_batched(embed, probes.texts)
-        vectors = [compute(case) for case in others]
+    def compute(case: Case) -> NDArray[np.float32]:
+        if case.long:
+            items, long = (_cut(embedder, texts) for texts in (probes.texts, case.texts))
+            return compute_long(partial(engine.run_batch, outputs=whole.outputs), items, long)
+        if case.texts:
+            return embed(case.texts, case.prompt)
+        return engine.run_feed(engine.feed(case.ids, case.left_out), whole.outputs)
+
+    alone, batched = alone_and_batched(embed, probes.texts)
+    vectors = [compute(case) for case in others]
     want = [
         expected_long(expected.probes) if case.long else expected.head(case.expected)
         for case in (probes, *expected.cases)

@@ -62,7 +62,9 @@ class TokenModel(Source):
     tokenizer: SourceTokenizer  # tokenizer of the model
     layers: tuple[int, ...] = (0,)  # indices of the available hidden states, ascending
     default_layers: tuple[int, ...] = (0,)  # hidden states to average by default
-    positions: int | None = None  # maximum number of tokens that it has positions for; None for any number
+    positions: int | None = None  # number of tokens that its table of positions has room for; None without a table
+    stated_positions: int | None = None  # number of positions that its config states; None if it does not
+    letters: int | None = None  # letters of a text that its authors' program reads for each token; None for any number
     batch_limit: BatchLimit | None = None  # length from which a text changes the vectors of its batch, if any
     vocab_size: int  # number of token ids
     client_config: Mapping[str, Any]  # content of `config.json` for other programs
@@ -156,8 +158,11 @@ class TokenModel(Source):
         """Return the vectors [n, k] that its own graph gives in an output for n texts, by their token ids."""
         raise NotImplementedError
 
-    def published(self, cases: Sequence[Case], max_seq_length: int) -> PublishedVectors | None:
-        """Return the vectors of the program that the model was published for; None if there is no such program."""
+    def published(self, cases: Sequence[Case], max_seq_length: int | None) -> PublishedVectors | None:
+        """Return the vectors of the program that the model was published for; None if there is no such program.
+
+        `max_seq_length` is the number of tokens at which it is to cut texts; None for its own number.
+        """
         return None
 
 

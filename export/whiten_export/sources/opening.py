@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from whiten_export.sources.describe.checkpoint import Checkpoint, code_notes
 from whiten_export.sources.describe.tokenizers import (
+    UNSET_LENGTH,
     check_tokenizer,
     specials_without_row,
     without_tokens,
@@ -84,13 +85,12 @@ def choose_max_seq_length(model: TokenModel, wanted: int | None) -> int:
 
     Where none is asked for, it is at most `LONGEST`.
     """
-    checkpoint, positions, tokenizer = model.checkpoint, model.positions, model.tokenizer
-    specials = tokenizer.special_tokens
+    positions, specials = model.positions, model.tokenizer.special_tokens
     if wanted is None:
-        chosen = _authors_length(checkpoint)
-        usual = USUAL_LENGTH if chosen is None and checkpoint.published is None and positions is not None else None
-        stated = [chosen, positions, usual] if chosen is not None else [tokenizer.stated_length, positions, usual]
-        wanted = min(LONGEST, min((length for length in stated if length is not None), default=USUAL_LENGTH))
+        plain = _chosen_length(model.checkpoint) is None and model.checkpoint.published is None
+        usual = USUAL_LENGTH if plain and model.stated_positions is not None else None
+        read = authors_length(model) or model.tokenizer.stated_length
+        wanted = min(LONGEST, _smallest(read, positions, usual) or USUAL_LENGTH)
     if positions is not None and wanted > positions:
         raise UsageError(f"max-length is {wanted}, but the model has positions for {positions} tokens")
     if wanted <= specials:
@@ -98,7 +98,22 @@ def choose_max_seq_length(model: TokenModel, wanted: int | None) -> int:
     return wanted
 
 
-def _authors_length(checkpoint: Checkpoint) -> int | None:
+def authors_length(model: TokenModel) -> int | None:
+    """Return the number of tokens that the authors' program reads of a text; None if it reads all.
+
+    sentence-transformers takes the number of the folder, else the smaller one of tokenizer and config.
+    """
+    stated = model.tokenizer.stated_length
+    tokenizer = None if stated is None or stated >= UNSET_LENGTH else stated
+    return _chosen_length(model.checkpoint) or _smallest(tokenizer, model.stated_positions)
+
+
+def _smallest(*lengths: int | None) -> int | None:
+    return min((length for length in lengths if length is not None), default=None)
+
+
+def _chosen_length(checkpoint: Checkpoint) -> int | None:
+    """Return the number of tokens that a folder or the catalogue states for sentence vectors; None if neither does."""
     length = checkpoint.published.max_seq_length if checkpoint.published else None
     if length is None and checkpoint.published is None and checkpoint.entry is not None:
         length = checkpoint.entry.max_length

@@ -127,15 +127,25 @@ def test_masks_that_are_wrong_in_long_texts_are_refused(
     assert not (tmp_path / "bundle").exists()
 
 
-def shorten(model: ir.Model) -> None:
-    """Repeat the last row of a table of positions, as if it had been made for 1,100 tokens."""
+def change_positions(model: ir.Model, change: Callable[[np.ndarray], None]) -> None:
+    """Change the rows of a graph's table of positions."""
     arrays = {name: ir.convenience.get_const_tensor(value) for name, value in model.graph.initializers.items()}
     (name,) = (
         name for name, tensor in arrays.items() if tensor is not None and tensor.shape.numpy() == (LENGTH, WIDTH)
     )
     rows = arrays[name].numpy().copy()
-    rows[1100:] = rows[1099]
+    change(rows)
     model.graph.initializers[name].const_value = ir.tensor(rows, name=name)
+
+
+def shorten(rows: np.ndarray) -> None:
+    """Repeat the last row of a table of positions, as if it had been made for 1,100 tokens."""
+    rows[1100:] = rows[1099]
+
+
+def shift(rows: np.ndarray) -> None:
+    """Let one of 1,300 positions be a little off."""
+    rows[7] *= 1.05
 
 
 def test_positions_that_end_too_early_are_refused(
@@ -143,9 +153,21 @@ def test_positions_that_end_too_early_are_refused(
 ) -> None:
     from whiten_export.pipeline import export as pipeline
 
-    monkeypatch.setattr(pipeline, "fold_positions", lambda graph, longest: shorten(graph))
+    monkeypatch.setattr(pipeline, "fold_positions", lambda graph, longest: change_positions(graph, shorten))
     with pytest.raises(ParityError, match="no bundle was written"):
         export(long_checkpoint("bert"), tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp16"])
+def test_a_fault_that_the_bounds_of_a_precision_allow_is_refused_by_those_of_float32(
+    precision: str, long_checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from whiten_export.pipeline import export as pipeline
+
+    monkeypatch.setattr(pipeline, "fold_positions", lambda graph, longest: change_positions(graph, shift))
+    with pytest.raises(ParityError, match="wanted cosine >= 0.999999, .*the network computes something else"):
+        export(long_checkpoint("bert"), tmp_path / "bundle", precision=precision)
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_numbers_that_are_cut_off_in_long_texts_are_refused(
@@ -156,7 +178,8 @@ def test_numbers_that_are_cut_off_in_long_texts_are_refused(
 
     def clipped(graph: Any, nodes: Nodes, *rest: Any) -> ir.Value:
         result = scan(graph, nodes, *rest)
-        return nodes.op("Clip", result, nodes.number(-0.02), nodes.number(0.02))
+        rounded = any(node.op_type == "MatMulInteger" for node in graph)
+        return nodes.op("Clip", result, nodes.number(-0.02), nodes.number(0.02)) if rounded else result
 
     monkeypatch.setattr(blocks, "_scan", clipped)
     with pytest.raises(ParityError, match="int8 costs these vectors too much"):

@@ -17,7 +17,7 @@ from support.vocabularies import write_tokenizer_json
 from whiten import Encoder
 from whiten_export.sources.describe.families import BatchLimit, batch_limit, positions_before
 from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.config import empty_positions
+from whiten_export.sources.load.config import empty_positions, has_positions
 from whiten_export.sources.load.network import load_config, quiet
 from whiten_export.sources.load.pytorch import fix_frequencies
 from whiten_export.sources.model import TokenModel
@@ -73,7 +73,38 @@ def test_text_of_every_position_is_embedded(kind: str, tmp_path: Path) -> None:
 
 def test_positions_of_a_network_with_a_padding_id_but_none_before_text(tmp_path: Path) -> None:
     assert opened(save_checkpoint("bert", tmp_path / "bert")).positions == MAX_LENGTH
-    assert opened(save_checkpoint("deberta-v2", tmp_path / "deberta")).positions == MAX_LENGTH
+    biased = opened(save_checkpoint("deberta-v2", tmp_path / "deberta", position_biased_input=True))
+    assert biased.positions == MAX_LENGTH
+
+
+def test_only_a_table_of_positions_bounds_a_network(tmp_path: Path) -> None:
+    for family in ("deberta-v2", "llama", "modernbert"):
+        model = opened(save_checkpoint(family, tmp_path / family))
+        assert (model.positions, model.stated_positions) == (None, MAX_LENGTH), family
+
+
+_ROTARY, _LEARNED = {"position_embedding_type": "rotary"}, {"position_embedding_type": "absolute"}
+_RELATIVE = {"relative_attention": True, "position_biased_input": False}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "wanted"),
+    [
+        *((kind, {}, True) for kind in ("bert", "camembert", "clip_text_model", "distilbert", "gpt2", "mpnet", "opt")),
+        *((kind, {}, True) for kind in ("roformer", "xlm", "deberta")),
+        *((kind, {}, False) for kind in ("eurobert", "gte", "llama", "mistral", "modernbert", "nomic_bert", "qwen3")),
+        ("t5", {}, False),
+        ("deberta", _RELATIVE, False),
+        ("deberta-v2", _RELATIVE, False),
+        ("esm", {"pad_token_id": 1} | _LEARNED, True),
+        ("esm", {"pad_token_id": 1} | _ROTARY, False),
+    ],
+)
+def test_a_table_of_positions_is_known_from_the_network(kind: str, settings: dict[str, Any], wanted: bool) -> None:
+    """Networks of all these kinds fail beyond their positions if they have a table, and take longer texts if not."""
+    sizes = {"num_hidden_layers": 1, "num_layers": 1, "n_layer": 1, "n_layers": 1, "vocab_size": 150_000}
+    config = transformers.AutoConfig.for_model(kind, max_position_embeddings=24, **sizes, **settings)
+    assert has_positions(config, trust_remote_code=False) == wanted
 
 
 @pytest.mark.slow

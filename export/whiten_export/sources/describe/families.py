@@ -88,7 +88,7 @@ def positions_before(config: Any) -> int:
 
 
 def usable_positions(config: Any, before: int) -> int | None:
-    """Return the number of tokens that a config's position embeddings have room for; None if it does not say."""
+    """Return the number of tokens that a config states positions for; None if it does not say."""
     positions = getattr(config, "max_position_embeddings", None)
     return None if positions is None or positions < 1 else int(positions) - before
 

@@ -27,7 +27,7 @@ from whiten_export.sources.describe.checkpoint import (
 )
 from whiten_export.sources.describe.families import SCALED_BY_LENGTH, batch_limit, family_of, usable_positions
 from whiten_export.sources.describe.published import way_to_text
-from whiten_export.sources.load.config import count_weights, empty_positions, network_sha256
+from whiten_export.sources.load.config import count_weights, empty_positions, has_positions, network_sha256
 from whiten_export.sources.load.network import (
     load_config,
     load_network,
@@ -71,7 +71,8 @@ class PyTorchModel(TokenModel):
         self.default_layers = recommended_layers(checkpoint, count)
         limited = usable_positions(self._config, 0) is not None
         before = empty_positions(self._config, trust_remote_code) if limited else 0
-        self.positions = usable_positions(self._config, before)
+        self.stated_positions = usable_positions(self._config, before)
+        self.positions = self.stated_positions if limited and has_positions(self._config, trust_remote_code) else None
         self.supported = family_of(self._config.model_type).supported
         self.record = source_record(
             checkpoint,
@@ -111,7 +112,7 @@ class PyTorchModel(TokenModel):
         self._loaded = None
         return TorchReference(network.to(self._device), layers, pooling, known_code=not self._trust)
 
-    def published(self, cases: Sequence[Case], max_seq_length: int) -> PublishedVectors | None:
+    def published(self, cases: Sequence[Case], max_seq_length: int | None) -> PublishedVectors | None:
         """Return the vectors of sentence-transformers for texts with prompts; None without its files."""
         if self.checkpoint.published is None:
             return None
