@@ -1,6 +1,5 @@
 """Check, before a graph is made, what a model makes of texts: its tokens, its prompts, its own sentence vectors."""
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,15 +13,12 @@ from whiten_export.proof.gate import check_tokens
 from whiten_export.proof.probe_texts import LONGEST_PROBE, TOKENIZER_TEXTS, probe_texts
 from whiten_export.proof.reference import Composition, Float64Array, Head, text_alone
 from whiten_export.sources.describe.tokenizers import count_unknown
-from whiten_export.sources.model import TokenModel
+from whiten_export.sources.model import SENTENCE_VECTOR, TokenModel
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Pooling, pooling_modes
 from whiten_runtime.errors import RunError, UsageError
 from whiten_runtime.inference.options import with_prompt
-
-_SENTENCE_VECTOR = re.compile("embed|sentence|vec", re.IGNORECASE)
-"""Names of outputs that a graph's makers call a sentence vector."""
 
 _UNIT = 1e-3
 """Largest distance of a norm from 1 that counts as 1."""
@@ -114,7 +110,7 @@ def check_own_vectors(manifest: Manifest, work: Work, overrides: bool) -> None:
     source, pooling = work.model, manifest.pooling
     top = (manifest.source.num_hidden_layers,)
     for output in source.own_outputs:
-        if overrides or not _SENTENCE_VECTOR.search(output) or not set(top) <= set(source.layers):
+        if overrides or not SENTENCE_VECTOR.search(output) or not set(top) <= set(source.layers):
             work.report.stage(f"the graph's own output {output} is not used: its token states are pooled ({pooling})")
         else:
             with suppress(RunError):  # of a length that the graph does not take: the gate names it
@@ -137,12 +133,6 @@ def _check(manifest: Manifest, output: str, rows: Sequence[Sequence[int]], work:
         raise UsageError(f"{subject} is NaN or infinite for some texts; {keep}")
     ours = _pooled(manifest, pooling, rows, source)
     if _equal(ours, theirs):
-        unit = np.abs(np.linalg.norm(theirs, axis=1) - 1).max() < _UNIT
-        whitens = work.job is not None and (work.job.chooses or work.job.spec is not None)
-        if unit and not source.embeds and not whitens and not manifest.normalize:
-            work.report.stage(
-                f"the graph's own output {output} is this vector divided by its norm, as with --normalize"
-            )
         return
     if theirs.shape != ours.shape:
         raise UsageError(
@@ -153,7 +143,9 @@ def _check(manifest: Manifest, output: str, rows: Sequence[Sequence[int]], work:
     others = (mode for mode, row in POOLINGS.items() if row.weights is not None and mode != pooling)
     equals = (mode for mode in others if _equal(_pooled(manifest, mode, rows, source), theirs))
     if (equal := next(equals, None)) is not None:
-        raise UsageError(f"{subject} is {equal} pooling of its token states: pass --pooling {equal}; {keep}")
+        unit = np.abs(np.linalg.norm(theirs, axis=1) - 1).max() < _UNIT
+        way = f"--pooling {equal} --whitening none{' --normalize' if unit else ''}"
+        raise UsageError(f"{subject} is {equal} pooling of its token states: pass {way}; {keep}")
     worst = compare(_unit(ours), _unit(theirs)).min_cosine
     pooled = f"{pooling} pooling of its token states gives"
     raise UsageError(f"{subject} is another vector than {pooled} (cosine {worst:.3f} at worst); {keep}")

@@ -1,5 +1,6 @@
 """Define what an export starts from: `Source`, and `TokenModel` for those that compute hidden states from token ids."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,9 @@ from whiten_runtime.bundle.records import Source as SourceRecord
 from whiten_runtime.errors import UsageError
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.statistics import Statistics
+
+SENTENCE_VECTOR = re.compile("embed|sentence|vec", re.IGNORECASE)
+"""Names of outputs that a graph's makers call a sentence vector."""
 
 
 class Source:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 import pytest
 from onnx_ir.tape import Tape
@@ -13,51 +12,15 @@ from onnx_ir.tape import Tape
 from support.checkpoints import write_json, write_modules, write_tensors
 from support.cli import ok, refused
 from support.families import LAYERS, WIDTH
-from support.onnx_folders import rename_last, save_encoder
+from support.onnx_folders import WEIGHT, Change, own_vectors, rename_last, save_encoder
 from whiten import Encoder, Recipe, export_bundle
-from whiten_export.graph.builder import constant
 from whiten_export.pipeline import export
 from whiten_export.pipeline.prove import reference_vectors
 from whiten_export.sources.load import network, pytorch
 from whiten_export.sources.load.network import load_tokenizer
+from whiten_runtime.bundle.manifest import read_manifest
 
 pytestmark = pytest.mark.slow
-
-WEIGHT = np.random.default_rng(5).normal(size=(WIDTH, 8)).astype(np.float32)
-Change = Callable[[ir.Model], object]
-
-
-def own(
-    name: str, pooling: str = "mean", *, dense: bool = False, unit: bool = False, nan: bool = False, top: int = -1
-) -> Change:
-    """Add an output of one vector a text."""
-
-    def change(model: ir.Model) -> None:
-        rename_last(model)
-        graph, tape = model.graph, Tape()
-        state, mask = graph.outputs[top], graph.inputs[1]
-        axis = constant(graph, f"{name}.axis", np.array([1]))
-        if pooling == "mean":
-            last = constant(graph, f"{name}.last", np.array([2]))
-            kept = tape.op("Cast", [mask], {"to": ir.DataType.FLOAT.value})
-            total = tape.op(
-                "ReduceSum", [tape.op("Mul", [state, tape.op("Unsqueeze", [kept, last])]), axis], {"keepdims": 0}
-            )
-            value = tape.op("Div", [total, tape.op("ReduceSum", [kept, axis], {"keepdims": 1})])
-        else:
-            value = tape.op("Gather", [state, constant(graph, f"{name}.first", np.int64(0))], {"axis": 1})
-        if dense:
-            value = tape.op("MatMul", [value, constant(graph, f"{name}.weight", WEIGHT)])
-        if nan:
-            value = tape.op("Div", [value, constant(graph, f"{name}.zero", np.float32(0))])
-        if unit:
-            value = tape.op("LpNormalization", [value], {"axis": 1, "p": 2})
-        value.name, value.type = name, ir.TensorType(ir.DataType.FLOAT)
-        value.shape = ir.Shape(["batch_size", 8 if dense else WIDTH])
-        graph.extend(tape.nodes)
-        graph.outputs.append(value)
-
-    return change
 
 
 @pytest.fixture
@@ -79,29 +42,49 @@ def told(folder: Path, *options: object) -> list[str]:
 
 @pytest.mark.parametrize("name", ["sentence_embedding", "embeddings", "text_embeds", "dense_vecs"])
 def test_an_own_vector_that_is_the_pooled_one_is_no_matter(write: Callable[..., Path], name: str) -> None:
-    assert told(write(own(name))) == []
+    assert told(write(own_vectors(name))) == []
 
 
-def test_a_norm_is_told_where_nothing_says_whether_vectors_are_divided_by_it(write: Callable[..., Path]) -> None:
-    folder = write(own("sentence_embedding", unit=True))
-    (line,) = told(folder)
-    assert "sentence_embedding is this vector divided by its norm, as with --normalize" in line
-    assert told(folder, "--normalize", "--force") == []
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("unit", [False, True])
+def test_an_own_vector_says_the_pooling_and_whether_it_is_divided_by_its_norm(
+    write: Callable[..., Path], pooling: str, unit: bool
+) -> None:
+    folder = write(own_vectors("sentence_embedding", pooling, unit=unit), layers=(0, LAYERS))
+    assert told(folder) == []
+    manifest = read_manifest(folder.parent / "b")
+    assert (manifest.pooling, manifest.normalize, manifest.layers) == (pooling, unit, (LAYERS,))
+    assert manifest.source.sentence_similarity
+
+
+def test_vectors_of_a_graph_that_makes_others_itself_are_not_whitened_by_default(write: Callable[..., Path]) -> None:
+    folder = write(own_vectors("sentence_embedding", dense=True))
+    ok("export", folder, "--pooling", "mean", "--out", folder.parent / "b")
+    assert read_manifest(folder.parent / "b").whitening is None
+
+
+def test_advice_of_a_graph_that_contradicts_its_modules_can_be_followed(write: Callable[..., Path]) -> None:
+    folder = write(own_vectors("sentence_embedding", "cls", unit=True))
+    write_modules(folder, "Transformer", "Pooling")
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
+    error = refused("export", folder, "--out", folder.parent / "b")
+    assert "is cls pooling of its token states: pass --pooling cls --whitening none --normalize;" in error
+    ok("export", folder, *["--pooling", "cls", "--whitening", "none", "--normalize"], "--out", folder.parent / "b")
 
 
 @pytest.mark.parametrize("name", ["pooler_output", "logits"])
 def test_what_is_no_sentence_vector_is_left_alone(write: Callable[..., Path], name: str) -> None:
     """As transformers and optimum write them beside last_hidden_state."""
-    assert told(write(own(name, "cls", dense=True))) == []
+    assert told(write(own_vectors(name, "cls", dense=True))) == []
 
 
 def test_an_output_that_may_be_anything_is_told(write: Callable[..., Path]) -> None:
-    (line,) = told(write(own("output_1", "cls", dense=True)))
+    (line,) = told(write(own_vectors("output_1", "cls", dense=True)))
     assert "own output output_1 is not used: its token states are pooled (mean)" in line
 
 
 def test_modules_beside_the_graph_are_compared_with_its_own_vector(write: Callable[..., Path]) -> None:
-    folder = write(own("sentence_embedding", "cls", dense=True, unit=True))
+    folder = write(own_vectors("sentence_embedding", "cls", dense=True, unit=True))
     write_modules(folder, "Transformer", "Pooling", "Dense", "Normalize")
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
     settings = {"in_features": WIDTH, "out_features": 8, "bias": False}
@@ -119,12 +102,16 @@ def test_modules_beside_the_graph_are_compared_with_its_own_vector(write: Callab
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (own("sentence_embedding", dense=True), "has 8 numbers, but mean pooling of its token states gives 32"),
-        (own("embeddings", dense=True, unit=True), "has 8 numbers, but mean pooling of its token states gives 32"),
-        (own("sentence_embedding", "cls"), "is cls pooling of its token states: pass --pooling cls"),
-        (own("sentence_embedding", "cls", unit=True), "is cls pooling of its token states: pass --pooling cls"),
-        (own("sentence_embedding", nan=True), "is NaN or infinite for some texts"),
-        (own("sentence_embedding", top=0), "is another vector than mean pooling of its token states gives (cosine "),
+        (own_vectors("sentence_embedding", dense=True), "has 8 numbers, but mean pooling of its token states gives 32"),
+        (
+            own_vectors("embeddings", dense=True, unit=True),
+            "has 8 numbers, but mean pooling of its token states gives 32",
+        ),
+        (own_vectors("sentence_embedding", nan=True), "is NaN or infinite for some texts"),
+        (
+            own_vectors("sentence_embedding", top=0),
+            "is another vector than mean pooling of its token states gives (cosine ",
+        ),
     ],
 )
 def test_another_own_vector_is_refused_unless_a_pooling_is_named(

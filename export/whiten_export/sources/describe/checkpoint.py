@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
@@ -17,6 +17,7 @@ from whiten_export.sources.describe.files import (
 from whiten_export.sources.describe.published import Published
 from whiten_models.catalogue import Entry
 from whiten_runtime.bundle.records import Pooling, Source
+from whiten_runtime.hub.uploading import CARD_FILE
 
 Kind = Literal["transformers", "onnx", "words", "static"]
 
@@ -41,14 +42,15 @@ class Checkpoint:
     weights_sha256: str = ""  # SHA-256 over the weight files, in the order of their names
     root: Path | None = None  # directory that names the model, which contains `directory`; None if they are the same
     published: Published | None = None  # how sentence-transformers makes a vector of it; None without its files
+    makes_vectors: bool = False  # whether something else says that its authors make sentence vectors of it
     code: Mapping[str, str] = field(default_factory=dict)  # commits of other repositories whose code runs, by their ids
     notes: tuple[str, ...] = ()  # which of several models a name was taken for, where it may be another's
 
     @property
     def sentence_similarity(self) -> bool:
-        """Return whether it was fine-tuned for sentence similarity (catalogue, or sentence-transformers files)."""
+        """Return whether it was fine-tuned for sentence similarity, by the catalogue or by its files."""
         known = self.entry is not None and self.entry.sentence_similarity
-        return known or self.published is not None
+        return known or self.published is not None or self.makes_vectors
 
     @property
     def pooling(self) -> Pooling:
@@ -147,8 +149,10 @@ _OF_THE_HUB = {
 
 
 def recommended_layers(checkpoint: Checkpoint, count: int) -> tuple[int, ...]:
-    """Return the catalogue's layers, else the first and the last of `count` blocks."""
-    return checkpoint.entry.recommended_layers if checkpoint.entry else tuple(sorted({1, count}))
+    """Return the catalogue's layers, else the first and the last of `count` blocks; of an embedding model, the last."""
+    if checkpoint.entry is not None:
+        return checkpoint.entry.recommended_layers
+    return (count,) if checkpoint.sentence_similarity else tuple(sorted({1, count}))
 
 
 def source_record(
@@ -180,14 +184,21 @@ def source_record(
     )
 
 
-def stated_license(checkpoint: Checkpoint) -> str | None:
-    """Return the licence that a checkpoint's own README.md states, else the catalogue's, in the hub's spelling."""
-    card, names = (checkpoint.adapter or checkpoint.root or checkpoint.directory) / "README.md", []
-    if checkpoint.kind != "words" and card.is_file():  # what else is in the folder of a file may be of anything
+def read_card(folder: Path) -> Mapping[str, Any]:
+    """Return what the first lines of a folder's README.md state; nothing where they cannot be read."""
+    if (card := folder / CARD_FILE).is_file():
         from huggingface_hub import metadata_load
 
         with suppress(Exception):  # OSError, UnicodeError, and those of the YAML reader, which share no base class
-            names.append((metadata_load(card) or {}).get("license"))
+            return metadata_load(card) or {}
+    return {}
+
+
+def stated_license(checkpoint: Checkpoint) -> str | None:
+    """Return the licence that a checkpoint's own README.md states, else the catalogue's, in the hub's spelling."""
+    folder, names = checkpoint.adapter or checkpoint.root or checkpoint.directory, []
+    if checkpoint.kind != "words":  # what else is in the folder of a file may be of anything
+        names.append(read_card(folder).get("license"))
     names.append(checkpoint.entry.licence if checkpoint.entry else None)
     spelled = (_OF_THE_HUB.get(name.lower(), name.lower()) for name in names if isinstance(name, str))
     return next(filter(_SPELLING.fullmatch, spelled), None)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from whiten_export.sources.describe.checkpoint import Checkpoint
+from whiten_export.sources.describe.checkpoint import Checkpoint, read_card
 from whiten_export.sources.describe.files import (
     ADAPTER_CONFIG,
     INDEX,
@@ -15,10 +15,11 @@ from whiten_export.sources.describe.files import (
     tensor_names,
 )
 from whiten_export.sources.describe.hub import ADAPTERS_BELOW, HEADS
-from whiten_export.sources.describe.published import Published
+from whiten_export.sources.describe.published import MODULES_FILE, Published
 from whiten_models.catalogue import near_matches
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.errors import UsageError
+from whiten_runtime.hub.uploading import CARD_FILE
 
 _DEEPEST = 3
 """Number of folders below a path in which a model is looked for."""
@@ -104,12 +105,33 @@ def instructor_note(name: str) -> tuple[str, ...]:
     )
 
 
+_OF_SENTENCES = ("config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json")
+"""Files of sentence-transformers beside modules.json."""
+
+
+def vectors_note(path: Path) -> tuple[str, ...]:
+    """Return what an export says of a folder without modules.json that makes sentence vectors by another of its files.
+
+    It is empty where no file says so.
+    """
+    files = [name for name in _OF_SENTENCES if (path / name).is_file()]
+    if not files and read_card(path).get("pipeline_tag") == "sentence-similarity":
+        files = [CARD_FILE]
+    if not files:
+        return ()
+    return (
+        f"{path} makes sentence vectors, as its {files[0]} says, but has no {MODULES_FILE}, which says how: the last "
+        "layer is pooled, by mean unless --pooling is given, and not whitened; copy the model again if files are lost",
+    )
+
+
 def task_note(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Return what an export says of a network that was trained for another task than to make vectors.
 
     Heads of a pretraining, such as BertForMaskedLM's, are usual: many encoders that were tuned afterwards name them.
     """
-    if checkpoint.kind not in ("transformers", "onnx") or checkpoint.sentence_similarity:
+    known = checkpoint.published is not None or (checkpoint.entry is not None and checkpoint.entry.sentence_similarity)
+    if checkpoint.kind not in ("transformers", "onnx") or known:
         return ()
     folder = checkpoint.adapter or checkpoint.directory
     settings = read_settings(folder / (ADAPTER_CONFIG if checkpoint.adapter else "config.json"))

@@ -28,6 +28,7 @@ from whiten_export.sources.describe.hints import (
     projection_note,
     task_note,
     unknown_error,
+    vectors_note,
     weights_error,
     words_error,
 )
@@ -164,7 +165,9 @@ def _open(
             raise UsageError(f"route '{route}' is for a Router of sentence-transformers, which '{model}' does not have")
         published = read_model2vec(path)
         if published is None:
-            return _open_network(model, name, path, remote_code, with_weights, fetched)
+            network = _open_network(model, name, path, remote_code, with_weights, fetched)
+            note = vectors_note(path)
+            return replace(network, makes_vectors=network.makes_vectors or bool(note), notes=network.notes + note)
     else:
         published = read_published(path, route)
     if published.static:
@@ -251,6 +254,7 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool, with_weight
         adapter=adapter,
         root=None,
         published=None,  # what the base's authors publish is another model
+        makes_vectors=checkpoint.sentence_similarity,
         base_beside=beside,
         merged_into=f"{origin}@{checkpoint.revision}" if checkpoint.revision else origin,
     )

@@ -1,6 +1,7 @@
 """Take hidden states from an ONNX encoder, as optimum writes it, without PyTorch."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,18 +9,22 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from whiten_export.graph.builder import HiddenStates, describe_input, follow_link, read_graph, strip
 from whiten_export.graph.inputs import INPUTS, feed_of, replace_inputs
-from whiten_export.graph.poolings import pool
-from whiten_export.proof.reference import Float64Array, Reference
+from whiten_export.graph.poolings import POOLINGS, pool
+from whiten_export.proof.probe_texts import probe_texts
+from whiten_export.proof.reference import Float64Array, Head, Reference, text_alone
 from whiten_export.sources.describe.checkpoint import Checkpoint, ignored_code, recommended_layers, source_record
 from whiten_export.sources.describe.families import batch_limit, family_of, positions_before, usable_positions
 from whiten_export.sources.describe.files import read_settings
+from whiten_export.sources.describe.published import Published
 from whiten_export.sources.describe.tokenizer_files import read_tokenizer_config
 from whiten_export.sources.load.tokenizers import file_tokenizer
-from whiten_export.sources.model import TokenModel, WeightCounts
+from whiten_export.sources.model import SENTENCE_VECTOR, TokenModel, WeightCounts
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, scan_graph, unwanted
+from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import UnsafeModelError, UsageError, WhitenError
 from whiten_runtime.inference.sessions import ForkSafeSession
@@ -79,6 +84,10 @@ _BY_BATCH = "DynamicQuantize"
 _NO_SENTENCE = ("pooler_output", "logits")
 """Outputs of one vector a text that are no sentence vectors: BERT's pooler, and the scores of a classifier."""
 
+_SENTENCES, _TOKENS = slice(4, 12), 8
+"""Probes by which poolings of states are compared with a graph's own sentence vectors, and tokens of each; all probes
+are compared with the pooling that they have in common."""
+
 _CONFIG_NAMES = {
     "num_hidden_layers": ("num_hidden_layers", "n_layers", "num_layers", "n_layer"),
     "hidden_size": ("hidden_size", "dim", "d_model", "emb_dim", "n_embd"),
@@ -94,7 +103,6 @@ class OnnxEncoder(TokenModel):
     """Reads an encoder from a directory with `model.onnx`, `config.json` and `tokenizer.json`."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self.checkpoint = checkpoint
         self._path = checkpoint.weights[0]
         content = read_settings(checkpoint.directory / "config.json")
         config = _config(content, self._path)
@@ -130,12 +138,18 @@ class OnnxEncoder(TokenModel):
                 "[batch_size, sequence_length, d]"
             )
         self.own_outputs = _text_outputs(session)
-        self.record = source_record(checkpoint, config.model_type, count, config.hidden_size, ignored_code(checkpoint))
         self.tokenizer = file_tokenizer(checkpoint, read_tokenizer_config(checkpoint))
+        if checkpoint.own is None and (sentence := list(filter(SENTENCE_VECTOR.search, self.own_outputs))):
+            published = self._of_graph(session, sentence[0], count, checkpoint.directory)
+            checkpoint = replace(checkpoint, published=published, makes_vectors=True)
+        self.checkpoint = checkpoint
+        self.record = source_record(checkpoint, config.model_type, count, config.hidden_size, ignored_code(checkpoint))
         self.layers = tuple(sorted(self._outputs))
         recommended = recommended_layers(checkpoint, count)
         self.default_layers = tuple(layer for layer in recommended if layer in self.layers) or self.layers[-1:]
-        self.positions = usable_positions(config, positions_before(config))
+        self.stated_positions = usable_positions(config, positions_before(config))
+        limited = _has_size(read_graph(self._path), config.max_position_embeddings)
+        self.positions = self.stated_positions if limited else None
         self.batch_limit = batch_limit(config)
         self.vocab_size: int = config.vocab_size
         self.client_config: Mapping[str, Any] = content | {
@@ -144,6 +158,26 @@ class OnnxEncoder(TokenModel):
             "architectures": content.get("architectures") or ["AutoModel"],
         }
         self.supported = family_of(config.model_type).supported
+
+    def _of_graph(self, session: Any, output: str, layer: int, directory: Path) -> Published | None:
+        """Return how the graph makes its own sentence vectors; None if not by a pooling of its last states alone."""
+        if layer not in self._outputs:
+            return None
+        inputs, pairs = [value.name for value in session.get_inputs()], []
+        for ids in Tokenizer.from_str(self.tokenizer.json).encode_batch(list(probe_texts(1)[_SENTENCES])):
+            rows, mask = text_alone(self.tokenizer.plain(ids.ids[:_TOKENS]))
+            state, vector = session.run([self._outputs[layer], output], feed_of(inputs, rows, mask))
+            pairs.append((state, mask, vector[0]))
+        theirs = np.stack([vector for *_, vector in pairs])
+        if not np.isfinite(theirs).all():
+            return None
+        for mode in (mode for mode, row in POOLINGS.items() if row.weights is not None):
+            ours = np.concatenate([pool([state], mask, mode)[0] for state, mask, _ in pairs])
+            for normalize in (False, True):
+                vectors = Head(None, normalize)(ours)
+                if vectors.shape == theirs.shape and GATES["fp32"].passes(compare(vectors, theirs)):
+                    return Published(directory, pooling=mode, normalize=normalize)
+        return None
 
     def count_weights(self, layers: tuple[int, ...]) -> WeightCounts:
         """Count the weights by the size of the files, as if all were float32 and all layers needed them."""
@@ -205,6 +239,18 @@ def _layers(session: Any, count: int) -> dict[int, str]:
         elif value.name.startswith(_LAYER_PREFIX) and value.name.removeprefix(_LAYER_PREFIX).isdecimal():
             outputs[int(value.name.removeprefix(_LAYER_PREFIX))] = value.name
     return outputs
+
+
+def _has_size(model: ir.Model, size: int | None) -> bool:
+    """Return whether an array of a graph is of this size along an axis, as a table of so many positions is."""
+    arrays = [value.const_value for value in model.graph.initializers.values()]
+    arrays += [
+        attribute.as_tensor()
+        for node in model.graph.all_nodes()
+        for attribute in node.attributes.values()
+        if attribute.type == ir.AttributeType.TENSOR
+    ]
+    return any(size in array.shape.numpy() for array in arrays if array is not None)
 
 
 def _text_outputs(session: Any) -> tuple[str, ...]:
