@@ -161,6 +161,28 @@ def test_fewer_vectors_than_dimensions_can_be_whitened_with_shrinkage() -> None:
     assert "guessed by shrinkage" in str(check_sample_count(20, 40, WhiteningSpec(shrinkage="oas")))
 
 
+@pytest.mark.parametrize("method", ["pca", "zca", "cholesky"])
+@pytest.mark.parametrize("n", [2, 10, 40])
+def test_vectors_that_are_only_centred_keep_their_distances_however_few_were_fitted_on(method: Method, n: int) -> None:
+    others = anisotropic(30, 24, 1)
+    fitted = fit_map(Moments.of(anisotropic(n, 24)), WhiteningSpec(method, beta=0))
+    np.testing.assert_allclose(fitted.weight @ fitted.weight.T, np.eye(24), atol=1e-12)
+    rows, centred = white(fitted, others), others - fitted.mean
+    np.testing.assert_allclose(rows @ rows.T, centred @ centred.T, atol=1e-9)
+    assert check_sample_count(n, 24, fitted.spec) is None  # type: ignore[arg-type]
+    kept = fit_map(Moments.of(anisotropic(n, 24)), WhiteningSpec(beta=0, common_components=2)).weight
+    np.testing.assert_allclose(kept.T @ kept, np.eye(22), atol=1e-12)
+
+
+def test_a_direction_of_rounding_is_dropped_where_float32_is_coarse() -> None:
+    """One column is the sum of the others, far from 0: rounding is 1e-11 of the largest variance."""
+    vectors = anisotropic(4000, 24)
+    vectors[:, 23] = vectors[:, :23].sum(axis=1) + 300
+    fitted = fit_map(Moments.of(vectors.astype(np.float32)))
+    assert 1e-14 < fitted.eigenvalues[-1] / fitted.eigenvalues[0] < 1e-10
+    np.testing.assert_array_equal(fitted.weight[:, 23], 0)
+
+
 @pytest.mark.parametrize("n", [8, 25])
 def test_at_most_d_plus_1_vectors_become_a_simplex_and_are_refused(n: int) -> None:
     """n <= d + 1 fully whitened vectors are the corners of a simplex, whatever they were before."""
@@ -290,6 +312,6 @@ def test_one_decomposition_serves_every_shrinkage_and_exponent(alpha: float, bet
     eigenvalues, basis = spectrum(moments.covariance)
     fitted = fit_map(moments, WhiteningSpec(beta=beta, shrinkage=alpha))
     shrunk = (1 - alpha) * eigenvalues + alpha * eigenvalues.mean()
-    factors = np.where(shrunk > 0, np.maximum(shrunk, 1e-6 * shrunk[0]) ** (-beta / 2), 0)
+    factors = np.where((shrunk > 0) | (beta == 0), np.maximum(shrunk, 1e-6 * shrunk[0]) ** (-beta / 2), 0)
     np.testing.assert_allclose(fitted.weight, basis * factors, rtol=1e-12)
-    assert (fitted.weight[:, -1] == 0).all() == (alpha == 0)
+    assert (fitted.weight[:, -1] == 0).all() == (alpha == 0 and beta > 0)

@@ -65,7 +65,7 @@ TUNED = Choice(None, "the model was trained for similarity, which whitening undo
 """No whitening, for the top layer of a checkpoint that was fine-tuned for similarity."""
 
 
-_UNTUNED = {True: "the model was not trained for similarity", False: "the vectors lie in few directions"}
+_UNTUNED = {True: "nothing says that the model was trained for similarity", False: "the vectors lie in few directions"}
 
 
 def choose_by_rules(

@@ -6,6 +6,7 @@ to k and exponents below 1 follow Su et al., arXiv 2103.15316, section 3.2.
 """
 
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Literal, assert_never, get_args
 
 import numpy as np
@@ -35,8 +36,7 @@ ESTIMATORS = ("none", "ledoit-wolf", "oas")
 
 def check_shrinkage(shrinkage: Shrinkage) -> None:
     """Raise UsageError unless it is one of `ESTIMATORS` or a number from 0 to 1."""
-    number = isinstance(shrinkage, int | float) and not isinstance(shrinkage, bool) and 0 <= shrinkage <= 1
-    if not number and shrinkage not in ESTIMATORS:
+    if not (isinstance(shrinkage, str) and shrinkage in ESTIMATORS) and not _is_share(shrinkage):
         raise UsageError(f"shrinkage is {shrinkage!r}; wanted {', '.join(ESTIMATORS)}, or a number from 0 to 1")
 
 
@@ -120,9 +120,12 @@ class WhiteningSpec:
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
             raise UsageError(f"method is {self.method!r}; wanted {', '.join(get_args(Method))}")
-        if isinstance(self.beta, bool) or not isinstance(self.beta, int | float) or not 0 <= self.beta <= 1:
+        if not _is_share(self.beta):
             raise UsageError(f"beta is {self.beta!r}; wanted a number from 0 (centred only) to 1 (whitened)")
         check_shrinkage(self.shrinkage)
+        for name, value in (("beta", self.beta), ("shrinkage", self.shrinkage)):
+            if isinstance(value, np.generic):
+                object.__setattr__(self, name, value.item())
         whole_number("common-components", self.common_components, 0)
         if self.common_components and self.method != "pca":
             raise UsageError(f"common components can be removed with pca, not with {self.method}; leave them out")
@@ -175,6 +178,8 @@ def check_sample_count(n: int, width: int, spec: WhiteningSpec, what: str = "sen
     - 1), whatever they are. Without shrinkage, this holds for n up to d + 1.
     """
     dimension = spec.dimension or width
+    if not spec.beta and not spec.common_components and dimension == width:
+        return None
     if n <= width + 1 and n < WARNED_RATIO * dimension and spec.beta > 0:
         if spec.shrinkage in ("none", 0):
             fewer = f", keep --dim {n // WARNED_RATIO} or fewer dimensions" if n >= WARNED_RATIO else ""

@@ -68,7 +68,12 @@ def _with_signs(basis: Float64Array) -> Float64Array:
 
 
 def powers(eigenvalues: Float64Array, beta: float, floor: float, null: float) -> Float64Array:
-    """Return λ^(-β/2) of descending eigenvalues; floored, and 0 where there is only rounding."""
+    """Return λ^(-β/2) of descending eigenvalues; floored, and 0 where there is only rounding.
+
+    With β = 0 it is 1 everywhere: nothing is divided by, so that nothing has to be dropped.
+    """
+    if not beta:
+        return np.ones_like(eigenvalues)
     largest = eigenvalues[0]
     known = eigenvalues > null * largest
     raised = np.maximum(np.where(known, eigenvalues, largest), floor * largest) ** (-beta / 2)

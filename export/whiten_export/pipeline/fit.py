@@ -68,7 +68,7 @@ def fit_whitening(manifest: Manifest, work: Work) -> tuple[Manifest, WhiteningMa
         return msgspec.structs.replace(manifest, choice=record), None
     if manifest.input == "text":
         warn_of_few(fitted, statistics, work.report)
-    warn_of_rank(fitted, work.report)
+    warn_of_rank(fitted, sample_name(manifest), work.report)
     alignment = None
     if job.aligned_to is not None:
         fitted, alignment = align_with(job.aligned_to, fitted, statistics, work.report)
@@ -133,11 +133,22 @@ def warn_of_few(fitted: WhiteningMap, statistics: Statistics, report: Reporter) 
     )
 
 
-def warn_of_rank(fitted: WhiteningMap, report: Reporter) -> None:
-    """Warn if more dimensions are kept than the covariance's rank; a rank of d - 1 is usual, and gets no warning."""
-    width, dimension = fitted.weight.shape
-    if dimension > fitted.rank and (dimension < width or fitted.rank < width - 1):
-        report.warn(f"only {fitted.rank} of {dimension} dimensions carry something; the others come out near 0")
+def warn_of_rank(fitted: WhiteningMap, what: str, report: Reporter) -> None:
+    """Say what becomes of directions in which the vectors do not vary, but where it is one of all, as is usual."""
+    (width, dimension), spec = fitted.weight.shape, fitted.spec
+    if spec is None or dimension <= fitted.rank or (dimension == width and fitted.rank == width - 1):
+        return
+    if spec.beta and not fitted.alpha:
+        then = "what a text has in the others is dropped, or damped"
+    elif dimension < width:
+        then = (
+            f"{dimension - fitted.rank} of the {dimension} dimensions are any of the others: keep --dim {fitted.rank}"
+        )
+    elif spec.beta:
+        then = f"the others are whitened by a guess, so that texts unlike the {what} may have large parts there"
+    else:
+        return
+    report.warn(f"the {what} vary in only {fitted.rank} of {width} directions: {then}")
 
 
 def whitening_record(

@@ -103,7 +103,7 @@ def test_rules_use_training_spectrum_and_number_of_sentences() -> None:
     moments = Moments.of(anisotropic(2000, 20))
     plain = choose_by_rules(moments, 5)
     assert plain.spec == WhiteningSpec("pca", 5, shrinkage=0.5)
-    assert plain.why == "the model was not trained for similarity"
+    assert plain.why == "nothing says that the model was trained for similarity"
     other = choose_by_rules(moments, 5, other_layers_tuned=True)
     assert other.spec == plain.spec
     assert other.why == "these layers were not trained for similarity"
