@@ -40,6 +40,11 @@ def check_shrinkage(shrinkage: Shrinkage) -> None:
         raise UsageError(f"shrinkage is {shrinkage!r}; wanted {', '.join(ESTIMATORS)}, or a number from 0 to 1")
 
 
+def _is_share(value: object) -> bool:
+    """Return whether a value is a real number from 0 to 1, Python's or numpy's."""
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) <= 1
+
+
 def parse_shrinkage(text: str) -> Shrinkage:
     """Parse the name of an estimator, or a number."""
     number = number_of(text)
