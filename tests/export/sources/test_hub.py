@@ -34,6 +34,10 @@ def modules(*kinds: str, first: str = "") -> bytes:
     return json.dumps([{"path": path, "type": OLD + kind} for path, kind in zip(paths, kinds, strict=True)]).encode()
 
 
+def indexed(*parts: str) -> bytes:
+    return json.dumps({"weight_map": {str(number): part for number, part in enumerate(parts)}}).encode()
+
+
 PLAIN = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"weights"}
 DENSE = PLAIN | {
     "modules.json": modules("Transformer", "Pooling", "Dense", "Dense", "Normalize"),
@@ -67,8 +71,14 @@ ROUTES = {
     "document_0_Transformer/config.json": b"{}",
     "document_0_Transformer/model-00001-of-00002.safetensors": b"first half",
     "document_0_Transformer/model-00002-of-00002.safetensors": b"second half",
-    "document_0_Transformer/model.safetensors.index.json": b"{}",
+    "document_0_Transformer/model.safetensors.index.json": indexed(
+        "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+    ),
 }
+TOKENIZERS = PLAIN | dict.fromkeys(
+    ("source.spm", "qwen.tiktoken", "bpe.codes", "prophetnet.tokenizer", "vocab.bpe", "spiece.model"), b"words"
+)
+OF_SETTINGS = ("config.json", "model.safetensors.index.json")
 PICKLED = {"config.json": b"{}", "pytorch_model.bin": b"weights", "onnx/model.onnx": b"onnx"}
 TRAINED = DENSE | {
     "checkpoint-500/config.json": b"{}",
@@ -89,7 +99,8 @@ REPOSITORIES: Mapping[str, Mapping[str, bytes]] = {
     "some/plain": PLAIN | OTHERS,
     "some/dense": DENSE | OTHERS,
     "some/folder": IN_FOLDER | {"0_Transformer/tf_model.h5": b"tensorflow"},
-    "some/routes": ROUTES,
+    "some/routes": ROUTES | {"document_0_Transformer/model.fp16-00001-of-00001.safetensors": b"of another precision"},
+    "some/tokenizers": TOKENIZERS,
     "some/pickled": PICKLED,
     "some/trained": TRAINED,
     "some/halves": PLAIN | {"checkpoint-500/config.json": b"{}", "checkpoint-500/model.safetensors": b"half trained"},
@@ -115,6 +126,7 @@ def hub(hub: Hub) -> Hub:
         ("dense", False, {*DENSE, "README.md"} - {"2_Dense/pytorch_model.bin"}),
         ("folder", False, set(IN_FOLDER)),
         ("routes", False, set(ROUTES)),
+        ("tokenizers", False, set(TOKENIZERS)),
         ("pickled", False, {"config.json", "pytorch_model.bin"}),
         ("trained", False, set(DENSE) - {"2_Dense/pytorch_model.bin"}),
         ("halves", False, set(PLAIN)),
@@ -152,7 +164,9 @@ def test_a_downloaded_model_needs_no_second_download(hub: Hub, monkeypatch: pyte
 def test_an_interrupted_download_is_completed(hub: Hub, kind: str) -> None:
     parts = [kind.format(f"0000{part}-of-00002") for part in (1, 2)]
     index = kind.replace("-{}", "") + ".index.json"
-    hub.repositories = {"some/large": {"config.json": b"{}", index: b"{}"} | {name: name.encode() for name in parts}}
+    hub.repositories = {
+        "some/large": {"config.json": b"{}", index: indexed(*parts)} | {name: name.encode() for name in parts}
+    }
     folder = download("some/large", None, False, None)
     hub.fetched.clear()
     (folder / parts[1]).resolve().unlink()
@@ -178,6 +192,22 @@ def test_what_is_no_model_is_refused(
         download(name, revision, False, None)
     assert type(caught.value) is kind
     assert "model.safetensors" not in hub.fetched
+
+
+@pytest.mark.parametrize("with_weights", [True, False])
+@pytest.mark.parametrize("content", [b"[]", b"7", b"null", b'["a"]'])
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "modules.json", "router_config.json", *(f"document_0_Transformer/{name}" for name in OF_SETTINGS)],
+)
+def test_files_of_settings_that_hold_something_else_are_refused(
+    hub: Hub, name: str, content: bytes, with_weights: bool
+) -> None:
+    files = PLAIN if name == "config.json" else ROUTES
+    hub.repositories["some/damaged"] = files | {name: content}
+    with pytest.raises(WhitenError, match=r"\.json: ") as caught:
+        resolve("some/damaged", route=None if files is PLAIN else "document", with_weights=with_weights)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.fixture

@@ -25,7 +25,11 @@ def read_json(path: Path) -> Any:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Read a JSON file of settings by name."""
-    content = read_json(path)
+    return as_settings(read_json(path), path)
+
+
+def as_settings(content: Any, path: object) -> dict[str, Any]:
+    """Return the content of a JSON file as settings by name; `path` is for errors."""
     if not isinstance(content, dict):
         raise WhitenError(f"{path}: holds a {type(content).__name__}; wanted settings by name")
     return content
@@ -44,6 +48,9 @@ ADAPTER_CONFIG = "adapter_config.json"
 
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 """Names of an adapter's weights, in the order in which peft looks for them."""
+
+TOKENIZER_FILES = ("vocab.*", "*.model", "*.spm", "*.tiktoken", "*.tokenizer", "bpe.codes")
+"""Names of files that hold a tokenizer, besides those of JSON and of text."""
 
 INDEX = ".index.json"
 """Suffix of the file that says in which parts weights are stored, after the name of whole weights."""
@@ -68,11 +75,16 @@ def network_weights(folder: Path, config: Mapping[str, Any]) -> tuple[Path, ...]
     return ()
 
 
-def _parts(index: Path) -> tuple[Path, ...]:
-    weight_map = read_settings(index).get("weight_map")
+def parts_of(index: Any, path: object) -> list[str]:
+    """Return the names of the parts in which the content of an index says that weights are; `path` is for errors."""
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        raise WhitenError(f"{index}: has no weight_map, which says where each weight is; copy the model again")
-    parts = tuple(_beside(index.parent, name, index) for name in sorted(set(map(str, weight_map.values()))))
+        raise WhitenError(f"{path}: has no weight_map, which says where each weight is; copy the model again")
+    return sorted(set(map(str, weight_map.values())))
+
+
+def _parts(index: Path) -> tuple[Path, ...]:
+    parts = tuple(_beside(index.parent, name, index) for name in parts_of(read_settings(index), index))
     for part in parts:
         if not part.is_file():
             raise UsageError(f"{index}: weights are in '{part.name}', which is not there; copy the model again")

@@ -7,7 +7,16 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from whiten_export.sources.describe.files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, INDEX, NETWORK_WEIGHTS, read_json
+from whiten_export.sources.describe.files import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    INDEX,
+    NETWORK_WEIGHTS,
+    TOKENIZER_FILES,
+    as_settings,
+    parts_of,
+    read_json,
+)
 from whiten_export.sources.describe.published import MODEL2VEC, MODULES_FILE, ROUTER_FILES
 from whiten_models.catalogue import Entry
 from whiten_runtime.errors import WhitenError, from_clone
@@ -17,16 +26,15 @@ from whiten_runtime.hub.reaching import UNREACHED, why_unreached
 HEADS = {"sparse_linear.pt": "sparse vectors", "colbert_linear.pt": "a vector for each token"}
 """Files of FlagEmbedding with heads beside the one for dense vectors, and what those give."""
 
-_DESCRIPTIONS = ("*.json", "*.txt", "*.model", "README.md", *HEADS)
+_DESCRIPTIONS = ("*.json", "*.txt", *TOKENIZER_FILES, "README.md", *HEADS)
 """README.md: its first lines name the licence."""
 
 _OTHER_FORMATS = ("onnx/*.json", "onnx/*.txt", "openvino/*")
 _WEIGHTS = (
-    {NETWORK_WEIGHTS[0]: NETWORK_WEIGHTS[0], NETWORK_WEIGHTS[0] + INDEX: "model*.safetensors"}
-    | {NETWORK_WEIGHTS[1]: NETWORK_WEIGHTS[1], NETWORK_WEIGHTS[1] + INDEX: "pytorch_model*.bin"},
-    {name: name for name in ADAPTER_WEIGHTS},
+    tuple(name for whole in NETWORK_WEIGHTS for name in (whole, whole + INDEX)),
+    ADAPTER_WEIGHTS,
 )
-"""For networks and adapters: the weight files to download by what has to be in the folder, the best first."""
+"""For networks and adapters: the weight files to download, or the index of their parts, the best first."""
 
 ADAPTERS_BELOW = 3
 """Number of folders below a network in which adapters are looked for: adapters/retrieval of jina-embeddings-v5 has two,
@@ -93,7 +101,7 @@ def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool
     read = partial(_read, hub_id, revision, cached)
     folders = _folders(names, read)
     networks = () if with_weights else {folder for folder in folders if _is_network(folder, names, read)}
-    wanted = needed_files(names, remote_code, folders, networks)
+    wanted = needed_files(names, remote_code, folders, networks, read)
     if not wanted:
         raise WhitenError(
             f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX; choose another model, or, if the hub is "
@@ -143,11 +151,13 @@ def _folders(names: Sequence[str], read: Callable[[str], Any]) -> set[str]:
     if MODULES_FILE not in names:
         return folders
     listed = read(MODULES_FILE)
-    for module in listed if isinstance(listed, list) else ():
+    if not isinstance(listed, list) or not listed:
+        raise WhitenError(f"{MODULES_FILE}: is not a list of modules with a type each; copy the model again")
+    for module in listed:
         folder = PurePosixPath(str(module.get("path", "")) if isinstance(module, dict) else "")
         folders.add(str(folder))
         for file in (str(folder / name) for name in ROUTER_FILES):
-            types = read(file).get("types") if file in names else None
+            types = as_settings(read(file), file).get("types") if file in names else None
             folders |= {str(folder / name) for name in types} if isinstance(types, dict) else set()
     return folders
 
@@ -155,11 +165,15 @@ def _folders(names: Sequence[str], read: Callable[[str], Any]) -> set[str]:
 def _is_network(folder: str, names: Sequence[str], read: Callable[[str], Any]) -> bool:
     """Return whether a folder has a network of transformers, by its config: those of modules have no type of model."""
     config = str(PurePosixPath(folder, "config.json"))
-    return config in names and read(config).get("model_type", MODEL2VEC) != MODEL2VEC
+    return config in names and as_settings(read(config), config).get("model_type", MODEL2VEC) != MODEL2VEC
 
 
 def needed_files(
-    names: Sequence[str], remote_code: bool, folders: Container[str], without_weights: Container[str]
+    names: Sequence[str],
+    remote_code: bool,
+    folders: Container[str],
+    without_weights: Container[str],
+    read: Callable[[str], Any],
 ) -> list[str]:
     """Return the files of folders that an export reads: weights as safetensors, else pickles, else ONNX; or none.
 
@@ -173,8 +187,10 @@ def needed_files(
     for folder in sorted({str(PurePosixPath(name).parent) for name in described if name.endswith(".json")}):
         beside = {name: PurePosixPath(name).name for name in inside if str(PurePosixPath(name).parent) == folder}
         for wanted in _WEIGHTS:
-            pattern = next((pattern for sign, pattern in wanted.items() if sign in beside.values()), "")
-            weights += [name for name in beside if _matches(beside[name], [pattern])]
+            best = next((name for name in wanted if name in beside.values()), "")
+            index = str(PurePosixPath(folder, best))
+            loaded = parts_of(read(index), index) if best.endswith(INDEX) else [best]
+            weights += [name for name in beside if beside[name] in loaded]
     if described and not weights:
         weights = [name for name in names if name in _ONNX]
     if not weights or not any(name.endswith(".json") for name in described):

@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer, normalizers
 
 from whiten_export.sources.describe.checkpoint import Checkpoint
+from whiten_export.sources.describe.files import TOKENIZER_FILES
 from whiten_runtime.bundle.records import Side
 from whiten_runtime.errors import UsageError, WhitenError
 
@@ -19,7 +20,7 @@ UNSET_LENGTH = 1_000_000
 _LEAST_SHARE = 0.1
 """Least number of tokens, as a share of the embeddings' rows: rows that no token has are padding, or of no use."""
 
-_FILES = ("tokenizer.json", "vocab.*", "*.model", "*.spm", "*.tiktoken", "tekken.json", "*tokenizer*.py")
+_FILES = ("tokenizer.json", "tekken.json", *TOKENIZER_FILES, "*tokenizer*.py")
 """Names of files that hold a tokenizer."""
 
 _COPY = (
