@@ -36,6 +36,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     weights_sha256: str
+    parameters_sha256: str | None = None
+    """Hash of the network's parameters, whatever their files; None where it is not known."""
     network_sha256: str | None = None
     """Hash of the network's config and code; None where the weights are all, and of bundles before 0.5."""
     former_network_sha256: str | None = None
@@ -62,6 +64,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             model=source.model,
             weights_sha256=source.weights_sha256,
+            parameters_sha256=source.parameters_sha256 or None,
             network_sha256=source.network_sha256 or None,
             former_network_sha256=source.former_network_sha256 or None,
             tokenizer_sha256=manifest.tokenizer_sha256 or (tokenizer.sha256 if tokenizer else ""),
@@ -78,9 +81,11 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     def difference(self, other: "Origin") -> str | None:
         """Return the first field in which two origins differ, with both values, or None; names of models may differ."""
-        equal = {"model", "precision", "former_network_sha256"}
+        equal = {"model", "precision", "former_network_sha256", "parameters_sha256"}
         if self._networks & other._networks:
             equal.add("network_sha256")
+        if self.parameters_sha256 is not None and self.parameters_sha256 == other.parameters_sha256:
+            equal.add("weights_sha256")
         for name in self.__struct_fields__:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs and name not in equal:

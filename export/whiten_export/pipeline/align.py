@@ -9,6 +9,7 @@ is U Vᵀ, where U S Vᵀ is the singular value decomposition of Σ yᵀ z.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,14 +49,20 @@ def open_aligned(path: str | Path | None) -> Aligned | None:
 
 
 def check_aligned(aligned_to: Aligned, manifest: Manifest, dimension: int) -> None:
-    """Check that a new map for a draft, to this dimension, can be aligned to a bundle."""
+    """Check that a new map for a draft, to this dimension, can be aligned to a bundle.
+
+    Where weights are in other files, only the network, once it is loaded, tells whether they are the same.
+    """
     theirs = aligned_to.manifest
     if theirs.input == manifest.input == "vectors":  # the files differ; the user says that one model computed both
         difference, ours = None, manifest.unwhitened_width
         if theirs.unwhitened_width != ours:
             difference = f"vectors of {theirs.unwhitened_width} and {ours} dimensions"
     else:
-        difference = Origin.of(theirs).difference(Origin.of(manifest))
+        old, new = Origin.of(theirs), Origin.of(manifest)
+        if new.parameters_sha256 is None:
+            new = msgspec.structs.replace(new, parameters_sha256=old.parameters_sha256)
+        difference = old.difference(new)
     if difference:
         raise UsageError(
             f"{aligned_to.path} cannot be aligned to: it is of another model or of other layers ({difference})"

@@ -153,20 +153,26 @@ def write_source_files(manifest: Manifest, work: Work, overrides: bool) -> Manif
         manifest = msgspec.structs.replace(manifest, files=files)
     elif isinstance(work.source, StoredBundle):
         work.source.copy_files(work.folder)
+    _check_aligned(manifest, work)
+    return manifest
+
+
+def _check_aligned(manifest: Manifest, work: Work) -> None:
     if (job := work.job) is not None and job.aligned_to is not None:
         check_aligned(job.aligned_to, manifest, job.dimension or manifest.unwhitened_width)
-    return manifest
 
 
 def build_graph(manifest: Manifest, work: Work) -> tuple[Manifest, ir.Model]:
     """Return the graph up to the vector before whitening; a model's has its weights in a file, not in memory.
 
-    It sets the manifest's `memory`, if texts may be long. The file attends in blocks, as a whitening may be fitted on
-    long texts; later passes look for whole attentions.
+    It sets the manifest's `source`, and `memory`, if texts may be long. The file attends in blocks, as a whitening may
+    be fitted on long texts; later passes look for whole attentions.
     """
     graph, path = work.source.graph(manifest), work.folder / UNWHITENED_GRAPH
     if not work.of_model:
         return manifest, graph
+    manifest = msgspec.structs.replace(manifest, source=work.model.record)
+    _check_aligned(manifest, work)
     fold_positions(graph, manifest.max_seq_length)
     graph = reopen_graph(graph, path)
     if (what := unwanted(scan_graph(path), "cpu")) is not None:

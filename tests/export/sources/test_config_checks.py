@@ -50,7 +50,7 @@ def changed(checkpoint: Callable[[str], Path], tmp_path: Path) -> Callable[..., 
 
 def load(folder: Path) -> Any:
     found = resolve(str(folder))
-    return load_network(found, load_config(found, False), False)
+    return load_network(found, load_config(found, False), False)[0]
 
 
 def refused(folder: Path) -> str:

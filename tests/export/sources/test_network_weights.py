@@ -47,7 +47,7 @@ def altered(checkpoint: Callable[[str], Path], tmp_path: Path) -> Callable[..., 
 
 def load(folder: Path, pooler: bool = False) -> object:
     found = resolve(str(folder))
-    return load_network(found, load_config(found, False), False, pooler)
+    return load_network(found, load_config(found, False), False, pooler)[0]
 
 
 def refused(folder: Path, pooler: bool = False) -> str:

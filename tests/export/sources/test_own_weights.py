@@ -172,7 +172,7 @@ def test_an_export_compares_with_the_weights_of_the_file(overwriting: Path, tmp_
 
 def loaded(folder: Path) -> nn.Module:
     checkpoint = resolve(str(folder), remote_code=True)
-    return load_network(checkpoint, load_config(checkpoint, True), True)
+    return load_network(checkpoint, load_config(checkpoint, True), True)[0]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -56,7 +56,7 @@ def folder(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
 
 def load(folder: Path) -> torch.nn.Module:
     found = resolve(str(folder))
-    return load_network(found, load_config(found, False), False)
+    return load_network(found, load_config(found, False), False)[0]
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ class Coder:
         for start in range(0, len(array), _ROWS_PER_BLOCK):
             block = decode_levels(array[start : start + _ROWS_PER_BLOCK], self.bits, self.dims)
             hits = hits.add(wanted, block, start, count)
-        return hits
+        return replace(hits, cosines=hits.cosines.clip(-1, 1))
 
     def save(self, path: str | Path) -> None:
         """Write the coder as safetensors.

@@ -160,7 +160,7 @@ def _changed_settings_of_adapter(settings: dict[str, Any]) -> dict[str, Any]:
     kind = kinds.get(settings.get("peft_type"))
     usual = {} if kind is None else _canonical_adapter(kind().to_dict())
     used = {name: value for name, value in _canonical_adapter(settings).items() if not usual or name in usual}
-    return _difference(used, usual)
+    return _difference(usual | used, usual)
 
 
 def _canonical_adapter(settings: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Load a checkpoint with transformers: config, tokenizer, and all weights, without code of pickles; merge adapters."""
 
+import hashlib
 import logging
 import re
 import warnings
@@ -169,12 +170,16 @@ def adapter_model_class(adapter: Path, otherwise: str) -> str:
     return otherwise
 
 
-def merge_adapter(network: nn.Module, adapter: Path) -> nn.Module:
-    """Return the network with the adapter's products added to its weights, without the head of its task."""
+def merge_adapter(network: nn.Module, adapter: Path, digest: "hashlib._Hash") -> nn.Module:
+    """Return the network with the adapter's products added to its weights, without the head of its task.
+
+    The adapter's parameters are added to `digest`: the sums' last bits differ between processors.
+    """
     try:
         from peft import PeftModel
     except ImportError:
         raise WhitenError(f"merging a LoRA adapter needs peft; install it {from_clone('lora')}") from None
+    base = set(network.parameters())
     try:
         with quiet(), explaining(filter(None, [adapter_weights(adapter)])):
             # peft leaves weights that an adapter lacks at zero, with a warning.
@@ -188,6 +193,7 @@ def merge_adapter(network: nn.Module, adapter: Path) -> nn.Module:
     if not hasattr(loaded, "merge_and_unload"):
         kind = read_settings(adapter / ADAPTER_CONFIG).get("peft_type")
         raise WhitenError(f"{adapter}: holds {kind}, which is not merged; wanted LoRA")
+    _add_parameters(digest, (parameter for parameter in loaded.parameters() if parameter not in base))
     with quiet():
         merged = loaded.merge_and_unload()
     inner = getattr(merged, "base_model", merged)
@@ -217,8 +223,13 @@ def network_class(checkpoint: Checkpoint, config: Any) -> str:
     return name if checkpoint.adapter is None else adapter_model_class(checkpoint.adapter, name)
 
 
-def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, pooler: bool = False) -> nn.Module:
-    """Load the weights in float32, in inference mode; merge those of a LoRA adapter into its base."""
+def load_network(
+    checkpoint: Checkpoint, config: Any, trust_remote_code: bool, pooler: bool = False
+) -> tuple[nn.Module, str]:
+    """Load the weights in float32, in inference mode; merge those of a LoRA adapter into its base.
+
+    Returns the network, and the SHA-256 of its parameters and of the adapter's, whatever files they come from.
+    """
     with explaining(checkpoint.weights), _naming_rotary(checkpoint, config):
         loaded = from_pretrained(
             getattr(transformers, network_class(checkpoint, config)),
@@ -255,10 +266,20 @@ def load_network(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, p
             "install transformers 4.57 and sentence-transformers 5.7"
         )
     check_numbers(network, checkpoint.weights, optional)
+    used = [value for name, value in network.named_parameters() if pooler or not UNUSED.search(name)]
+    digest = hashlib.sha256()
+    _add_parameters(digest, used)
     if checkpoint.adapter is not None:
-        network = merge_adapter(network, checkpoint.adapter)
+        network = merge_adapter(network, checkpoint.adapter, digest)
         check_numbers(network, [checkpoint.adapter], optional)
-    return network.eval().requires_grad_(False)
+    return network.eval().requires_grad_(False), digest.hexdigest()
+
+
+def _add_parameters(digest: "hashlib._Hash", parameters: Iterable[nn.Parameter]) -> None:
+    """Add the shapes and numbers of parameters, in the order of the network's modules: names differ by version."""
+    for parameter in parameters:
+        digest.update(str(tuple(parameter.shape)).encode())
+        digest.update(memoryview(parameter.detach().reshape(-1).view(torch.uint8).numpy()))  # type: ignore[arg-type]
 
 
 @contextmanager

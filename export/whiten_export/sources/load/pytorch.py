@@ -1,12 +1,15 @@
 """Trace a PyTorch checkpoint into a graph, and run it in float64 as the reference."""
 
 import copy
+import hashlib
 import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
+import msgspec
+import numpy as np
 import onnx_ir as ir
 import torch
 import transformers
@@ -16,7 +19,7 @@ from whiten_export.graph.builder import HiddenStates, drop_weights, strip
 from whiten_export.graph.head import OPSET
 from whiten_export.graph.inputs import map_surplus
 from whiten_export.proof.gate import Case, PublishedVectors
-from whiten_export.proof.reference import Reference
+from whiten_export.proof.reference import Module, Reference
 from whiten_export.sources.describe.checkpoint import (
     Checkpoint,
     code_that_ran,
@@ -81,7 +84,7 @@ class PyTorchModel(TokenModel):
             self._config.hidden_size,
             ignored_code(checkpoint, runs),
             code_that_ran(checkpoint, runs),
-            network_sha256(checkpoint, own, before if self.supported else None),
+            network_sha256(checkpoint, self._config, own, before if self.supported else None, trust_remote_code),
         )
         self.batch_limit = batch_limit(self._config)
         self.vocab_size: int = self.tokenizer.surplus_from or self._config.vocab_size
@@ -119,10 +122,23 @@ class PyTorchModel(TokenModel):
         return encode_published(self.checkpoint, cases, max_seq_length, self._trust, self._device)
 
     def _network(self, pooler: bool) -> nn.Module:
-        network = load_network(self.checkpoint, self._config, self._trust, pooler)
+        network, digest = load_network(self.checkpoint, self._config, self._trust, pooler)
+        modules = self.checkpoint.own.modules if self.checkpoint.own else ()
+        parameters = _with_modules(digest, modules)
+        self.record = msgspec.structs.replace(self.record, parameters_sha256=parameters)
         restore_buffers(network)
         _check_both_directions(self.checkpoint, network)
         return network
+
+
+def _with_modules(network: str, modules: Sequence[Module]) -> str:
+    """Return the hash of a network's parameters with those of the modules behind its pooling."""
+    digest = hashlib.sha256(network.encode())
+    for module in modules:
+        digest.update(str(module).encode())
+        for value in vars(module).values():
+            digest.update(value.tobytes() if isinstance(value, np.ndarray) else str(value).encode())
+    return digest.hexdigest()
 
 
 _BOTH_DIRECTIONS = {"is_causal": (False,), "use_bidirectional_attention": (True, "all")}
