@@ -328,7 +328,7 @@ def tables_of(folder: Path) -> NDArray[np.float32]:
     import pyarrow.parquet
 
     rows = pyarrow.parquet.read_table(folder).to_pylist()
-    return np.array([row["vector"] for row in rows], np.float32)
+    return np.array([row["embedding"] for row in rows], np.float32)
 
 
 @pytest.mark.parametrize("name", BUNDLES)
@@ -352,13 +352,13 @@ def test_v1_a_vector_is_the_same_by_every_door(
     async def by_http() -> None:
         async with AsyncEncoder(golden / name) as encoder:
             doors["AsyncEncoder"] = await encoder.encode(texts)
-            app = encoder.asgi_app()
+            app, unit = encoder.asgi_app(), name == "bundle-v1-int8"  # whose graph divides by the norm
             openai = (await ask(app, "POST", "/v1/embeddings", {"input": texts, "model": "any"})).json()
             doors["OpenAI"] = np.array([row["embedding"] for row in openai["data"]], np.float32)
             coded = {"input": texts, "model": "any", "encoding_format": "base64"}
             rows = (await ask(app, "POST", "/v1/embeddings", coded)).json()["data"]
             doors["OpenAI, base64"] = np.stack([np.frombuffer(b64decode(row["embedding"]), "<f4") for row in rows])
-            tei = (await ask(app, "POST", "/embed", {"inputs": texts, "normalize": False})).json()
+            tei = (await ask(app, "POST", "/embed", {"inputs": texts, "normalize": unit})).json()
             doors["TEI"] = np.array(tei, np.float32)
             ollama = (await ask(app, "POST", "/api/embed", {"input": texts, "model": "any"})).json()
             doors["Ollama"] = np.array(ollama["embeddings"], np.float32)
@@ -407,7 +407,7 @@ def test_v3_int8_gives_the_same_vectors_whatever_a_program_optimises(
             for size in (1, 7, len(rows)):
                 for start in range(0, len(rows), size):
                     part = rows[start : start + size]
-                    width = max(map(len, part)) + size % 3  # more padding than is needed changes nothing
+                    width = min(max(map(len, part)) + size % 3, encoder.max_seq_length)  # more padding changes nothing
                     ids, mask = np.zeros((2, len(part), width), np.int64)
                     for index, row in enumerate(part):
                         ids[index, : len(row)], mask[index, : len(row)] = row, 1
@@ -418,7 +418,7 @@ def test_v3_int8_gives_the_same_vectors_whatever_a_program_optimises(
 
 @pytest.mark.slow
 def test_v3_the_same_int8_bundle_is_made_with_any_number_of_threads(
-    checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path: Path
+    checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
     made = set[str]()
     for threads, core in ((1, "Haswell"), (2, "Haswell"), (2, "Prescott")):
@@ -427,9 +427,7 @@ def test_v3_the_same_int8_bundle_is_made_with_any_number_of_threads(
         variables = {"WHITEN_THREADS": threads, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
         environment = os.environ | {name: str(value) for name, value in variables.items()}
         environment["OPENBLAS_CORETYPE"] = core
-        done = python(MAIN, *arguments, "--whitening", "none", "--corpus", corpus_file, env=environment)
-        if done.returncode:
-            done = python(MAIN, *arguments, "--whitening", "none", env=environment)
+        done = python(MAIN, *arguments, "--whitening", "none", env=environment)
         assert done.returncode == 0, done.stderr
         made.add(hashlib.sha256((target / "onnx" / "model.onnx").read_bytes()).hexdigest())
     assert len(made) == 1
@@ -529,9 +527,8 @@ def test_v5_characters_beyond_the_bound_are_cut_from_the_models_side_and_counted
         want = vector_of(bundle, token_ids_of(bundle, read))
         assert worst(encoder.encode([text]), want[None]) < ROUNDING
         assert encoder.truncated == (more > 0)
-        assert worst(
-            encoder.encode([text], max_characters=10_000), vector_of(bundle, token_ids_of(bundle, text))[None]
-        ) < (ROUNDING)
+        whole = vector_of(bundle, token_ids_of(bundle, text))
+        assert worst(encoder.encode([text], max_characters=10_000), whole[None]) < ROUNDING
         if more > 0:
             with pytest.raises(TooLongError, match=rf"texts\[0\] has {bound + more} characters"):
                 encoder.encode([text], truncate=False)
