@@ -21,6 +21,7 @@ def test_a_rate_may_be_too_low_by_half(timed_bundle: Path, times: float, status:
         async with AsyncEncoder(timed_bundle, lanes=1) as encoder:
             app = encoder.asgi_app("timed")
             await ask(app, "POST", "/v1/embeddings", {"input": f"{slow(512)} {text_of(200)}"})
+            await until(lambda: encoder.stats().lanes_busy == 0)  # then it is measured
             page = (await ask(app, "GET", "/metrics")).body.decode()
             rate = float(page.split('whiten_model_tokens_per_second{model="timed"} ')[1].split()[0])
             texts = [text_of(250, number) for number in range(40)]
@@ -38,6 +39,7 @@ def test_work_that_would_wait_longer_than_max_wait_is_refused(timed_bundle: Path
     async def run() -> None:
         async with AsyncEncoder(timed_bundle, lanes=1, max_wait=0.1) as encoder:
             await encoder.encode(f"{slow(512)} {text_of(200)}")
+            await until(lambda: encoder.stats().lanes_busy == 0)  # then it is measured
             running = asyncio.create_task(encoder.encode(f"{slow(724)} {text_of(200)}"))
             await until(lambda: encoder.stats().lanes_busy == 1)
             texts = [text_of(250, number) for number in range(40)]

@@ -16,7 +16,7 @@ from support.timed import slow
 CLIENTS = 41
 """Clients that have keys."""
 
-NOISY = 5 * min(32, (os.cpu_count() or 1) + 4)
+NOISY = 4 * min(32, (os.cpu_count() or 1) + 4)
 """Requests of a noisy client: several for each thread that asyncio has by default."""
 
 _RUNS = count()
