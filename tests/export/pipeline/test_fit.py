@@ -16,8 +16,9 @@ from tokenizers.pre_tokenizers import ByteLevel
 from support.cli import ok, refused
 from support.vectors import anisotropic
 from whiten import DataError, Encoder, UsageError
-from whiten_export.pipeline.fit import is_multilingual
+from whiten_export.pipeline.fit import is_multilingual, warn_of_rank
 from whiten_runtime.files.pairs import read_pairs
+from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import choose_by_pairs, choose_by_rules
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map
 from whiten_whitening.moments import Moments, oas
@@ -291,3 +292,28 @@ def test_bytes_of_other_scripts_are_decoded() -> None:
     tokenizer = vocabulary([of_bytes(f"слово{n}") for n in range(40)] + LATIN)
     tokenizer.decoder = decoders.ByteLevel()
     assert is_multilingual(tokenizer.to_str())
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (WhiteningSpec(dimension=9), None),
+        (WhiteningSpec(dimension=12), "directions: what a text has in the others is dropped, or damped"),
+        (WhiteningSpec("zca"), "directions: what a text has in the others is dropped, or damped"),
+        (WhiteningSpec(shrinkage=0.3), "directions: the others are whitened by a guess"),
+        (WhiteningSpec(dimension=12, shrinkage=0.3), "3 of the 12 dimensions are any of the others: keep --dim 9"),
+        (WhiteningSpec(beta=0), None),
+        (WhiteningSpec(beta=0, dimension=12), "3 of the 12 dimensions are any of the others: keep --dim 9"),
+    ],
+)
+def test_what_becomes_of_directions_that_the_corpus_lacks_is_said(spec: WhiteningSpec, told: str | None) -> None:
+    said: list[str] = []
+    report = Reporter()
+    report.warn = said.append  # type: ignore[method-assign]
+    fitted = fit_map(Moments.of(anisotropic(10, 16)), spec)
+    warn_of_rank(fitted, "sentences", report)
+    assert len(said) == (told is not None)
+    assert (told or "") in "".join(said)
+    new = anisotropic(30, 16, 1) - fitted.mean
+    lost = np.linalg.matrix_rank(new @ fitted.weight, tol=1e-9) == 9
+    assert lost == (spec.beta > 0 and spec.shrinkage == "none")

@@ -11,8 +11,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from support.checkpoints import write_json, write_modules, write_tensors
-from support.cli import ok, refused
+from support.cli import invoke, ok, refused
 from whiten_export.sources.describe.resolve import resolve
+from whiten_runtime.commands.main import whiten
 
 RAW = ("--layers", "1", "--whitening", "none")
 
@@ -159,6 +160,29 @@ def test_a_network_that_was_trained_on_labels_is_warned_of(
         folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True}
     )  # an embedding model, whatever its class, as gte-multilingual-base
     assert resolve(str(folder)).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("config_sentence_transformers.json", "{}", True),
+        ("sentence_bert_config.json", "{}", True),
+        ("1_Pooling/config.json", "{}", True),
+        ("README.md", "---\npipeline_tag: sentence-similarity\n---\n", True),
+        ("README.md", "---\npipeline_tag: fill-mask\n---\n", False),
+        ("README.md", "about sentence-similarity", False),
+    ],
+)
+def test_a_lost_list_of_modules_does_not_make_a_model_one_to_whiten(
+    name: str, content: str, says: bool, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "model"))
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(content)
+    plan = invoke(whiten, "export", folder, "--plan", "--json")
+    assert (f"as its {name} says, but has no modules.json" in plan.stderr) == says
+    told = json.loads(plan.stdout)
+    assert (told["layers"], told["whitening"]) == (([4], None) if says else ([1, 4], "auto"))
 
 
 def test_a_cross_encoder_with_modules_is_refused_as_one(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from onnx_ir.tape import Tape
 
 from support.checkpoints import write_json, write_modules
 from support.cli import ok, python, refused
-from support.families import LAYERS, WIDTH
+from support.families import LAYERS, MAX_LENGTH, WIDTH
 from support.onnx_folders import rename_last, save_encoder
 from whiten import Encoder
 from whiten_export.graph.builder import constant
@@ -234,3 +234,17 @@ def test_files_of_sentence_transformers_beside_a_graph_are_obeyed(
         for prompt in ("", "find: "):
             want = peer.encode(["A text.", "Another one"], prompt=prompt, batch_size=1)
             np.testing.assert_allclose(encoder.encode(["A text.", "Another one"], prompt=prompt), want, atol=1e-5)
+
+
+@pytest.mark.parametrize(("family", "bounded"), [("bert", True), ("roberta", True), ("llama", False)])
+def test_only_a_table_of_positions_bounds_a_graph(
+    family: str, bounded: bool, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = save_encoder(checkpoint(family), tmp_path / "encoder", (LAYERS,), rename_last)
+    options = ("--whitening", "none", "--max-length", MAX_LENGTH + 9, "--out", tmp_path / "b")
+    if bounded:
+        assert f"positions for {MAX_LENGTH} tokens" in refused("export", folder, *options)
+        return
+    ok("export", folder, *options)
+    with Encoder(tmp_path / "b") as encoder:
+        assert encoder.max_seq_length == MAX_LENGTH + 9

@@ -148,7 +148,7 @@ class OnnxEncoder(TokenModel):
         recommended = recommended_layers(checkpoint, count)
         self.default_layers = tuple(layer for layer in recommended if layer in self.layers) or self.layers[-1:]
         self.stated_positions = usable_positions(config, positions_before(config))
-        limited = _has_size(read_graph(self._path), config.max_position_embeddings)
+        limited = _has_table(read_graph(self._path), config.max_position_embeddings)
         self.positions = self.stated_positions if limited else None
         self.batch_limit = batch_limit(config)
         self.vocab_size: int = config.vocab_size
@@ -241,16 +241,15 @@ def _layers(session: Any, count: int) -> dict[int, str]:
     return outputs
 
 
-def _has_size(model: ir.Model, size: int | None) -> bool:
-    """Return whether an array of a graph is of this size along an axis, as a table of so many positions is."""
-    arrays = [value.const_value for value in model.graph.initializers.values()]
-    arrays += [
-        attribute.as_tensor()
-        for node in model.graph.all_nodes()
-        for attribute in node.attributes.values()
-        if attribute.type == ir.AttributeType.TENSOR
-    ]
-    return any(size in array.shape.numpy() for array in arrays if array is not None)
+def _has_table(model: ir.Model, positions: int | None) -> bool:
+    """Return whether a graph reads an array that is of this size along an axis, and no factor of a product."""
+    values = [node.outputs[0] for node in model.graph.all_nodes() if node.op_type == "Constant"]
+    for value in (*model.graph.initializers.values(), *values):
+        tensor = ir.convenience.get_const_tensor(value)
+        looked_up = any(use.node.op_type not in ("MatMul", "Gemm") for use in value.uses())
+        if tensor is not None and looked_up and tensor.shape.rank() > 1 and positions in tensor.shape.numpy():
+            return True
+    return False
 
 
 def _text_outputs(session: Any) -> tuple[str, ...]:
