@@ -38,6 +38,11 @@ settings.load_profile("busy machines")
 _WHOLLY_SLOW = re.compile(r"^pytestmark = \[?pytest\.mark\.slow\b", re.MULTILINE)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of tests/tools/test_mutants.py."""
+    parser.addoption("--mutants", choices=["day", "all"], default="day", help="mutants to try: those of the day, or all")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out files without a test of the lane: to compile and import them takes every process a few seconds."""
     lane = config.option.markexpr

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -134,7 +135,7 @@ while wanted.wait(15):
     wanted.clear()
     child = os.fork()
     if child == 0:
-        signal.alarm(60)
+        signal.alarm(30)
         try:
             work(encoder, long_encoder)
         except BaseException:
@@ -169,24 +170,26 @@ WHILE_OPENING = """
 import os, signal, sys, threading
 from whiten import Encoder
 from whiten.integrations.sklearn import BundleVectorizer
-first = Encoder(sys.argv[1])
-for _ in range(8):
-    ready = threading.Event()
-    def open_and_encode():
-        ready.set()
-        BundleVectorizer(sys.argv[1]).fit_transform(["a text"])
+first, ended = Encoder(sys.argv[1]), threading.Event()
+
+def open_and_encode():
+    while not ended.is_set():
         Encoder(sys.argv[1]).encode(["a text"] * 20)
-    thread = threading.Thread(target=open_and_encode)
+        BundleVectorizer(sys.argv[1]).fit_transform(["a text"])
+
+threads = [threading.Thread(target=open_and_encode, daemon=True) for _ in range(2)]
+for thread in threads:
     thread.start()
-    ready.wait()
+for _ in range(30):
     child = os.fork()
     if child == 0:
-        signal.alarm(60)
+        signal.alarm(30)
         BundleVectorizer(sys.argv[1]).fit_transform(["a text"])
+        Encoder(sys.argv[1]).encode(["a text"] * 20)
         first.encode(["a text"] * 20)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    thread.join()
+ended.set()
 print("answered")
 """
 
@@ -647,23 +650,20 @@ def test_p6_a_hub_that_names_no_commit_is_said_to_be_so(hub: Any, tiny_bundle: P
     assert "None" not in str(caught.value)
 
 
-def test_p6_a_branch_in_the_hubs_cache_is_never_half_written(hub: Any, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_p6_a_branch_in_the_hubs_cache_is_replaced_and_never_half_written(
+    hub: Any, tiny_bundle: Path, golden: Path, tmp_path: Path
+) -> None:
     hub.repositories["org/name"] = contents(tiny_bundle)
     Encoder("org/name").close()
     (branch,) = (tmp_path / "cache").rglob("refs/main")
-    content, seen, ended = branch.read_text("utf-8"), set[str](), threading.Event()
-
-    def read() -> None:
-        while not ended.is_set():
-            seen.add(branch.read_text("utf-8"))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for _ in range(3):
-        Encoder("org/name").close()
-    ended.set()
-    reader.join()
-    assert seen == {content}
+    (snapshots,) = (tmp_path / "cache").rglob("snapshots")
+    before, reader = branch.read_text("utf-8"), tmp_path / "reader"
+    os.link(branch, reader)  # another process that has opened it
+    hub.repositories["org/name"] = contents(golden / "bundle-v1-int8")
+    shutil.rmtree(snapshots)
+    with Encoder("org/name") as encoder:
+        assert encoder.manifest.precision == "int8"
+    assert reader.read_text("utf-8") == before != branch.read_text("utf-8")
     assert {path.name for path in branch.parent.iterdir()} == {"main"}
 
 

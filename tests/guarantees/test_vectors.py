@@ -17,18 +17,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from safetensors.numpy import load_file, save
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from support.asgi import ask
-from support.bundles import copy_bundle, edit_initializer
+from support.bundles import copy_bundle, edit_initializer, rewrite_file
 from support.checkpoints import write_json, write_tensors
-from support.cli import MAIN, ok, python, refused
+from support.cli import MAIN, invoke, ok, python, refused
 from support.corpus import NASTY, sentences
 from support.families import LAYERS, MAX_LENGTH
 from support.letters import PAD_FIRST, PAD_SECOND, letter_texts, save_letters
 from support.onnx_folders import own_vectors, save_encoder
 from support.vectors import ROUNDING, worst
 from whiten import AsyncEncoder, Batcher, Encoder, TooLongError, VectorWhitener, Whitening
+from whiten_runtime.commands.main import whiten
 
 # V2, lengths: a vector equals the network's own computation at every length from 1 token to the longest.
 
@@ -416,6 +418,34 @@ def test_v3_int8_gives_the_same_vectors_whatever_a_program_optimises(
                     assert worst(vectors, want[start : start + size]) <= 1e-6
 
 
+@pytest.mark.parametrize(("times", "code"), [(1.1, 0), (1.6, 1), (2.2, 1), (4, 1)])
+def test_v3_a_machine_that_loses_more_than_the_exporters_is_told_so(
+    golden: Path, tmp_path: Path, times: float, code: int
+) -> None:
+    """Products that saturate lose 2.2 times as much: the bounds of int8 alone would let them pass."""
+    bundle = copy_bundle(golden / "bundle-v1-int8", tmp_path)
+    probes = load_file(bundle / "probes.safetensors")
+    texts = json.loads((bundle / "probes.json").read_text("utf-8"))["texts"]
+    with Encoder(bundle) as encoder:
+        lost, got = 1 - encoder.manifest.parity.mean_cosine, encoder.encode(texts)
+    stored, noise = probes["embeddings"], np.random.default_rng(0).normal(size=probes["embeddings"].shape)
+    noise *= np.linalg.norm(stored, axis=1, keepdims=True) / np.linalg.norm(noise, axis=1, keepdims=True)
+
+    def moved(part: float) -> NDArray[np.float64]:
+        return stored + part * noise
+
+    def loss(part: float) -> float:
+        rows = moved(part)
+        cosines = (got * rows).sum(axis=1) / np.linalg.norm(got, axis=1) / np.linalg.norm(rows, axis=1)
+        return float(1 - cosines.mean())
+
+    parts = np.linspace(0, 0.3, 3001)
+    part = next(part for part in parts if loss(part) >= times * lost)
+    assert loss(part) < 0.009  # within the bounds of int8
+    rewrite_file(bundle, "probes.safetensors", save(probes | {"embeddings": moved(part)}))
+    assert invoke(whiten, "verify", bundle).exit_code == code
+
+
 @pytest.mark.slow
 def test_v3_the_same_int8_bundle_is_made_with_any_number_of_threads(
     checkpoint: Callable[[str], Path], tmp_path: Path
@@ -523,9 +553,10 @@ def test_v5_characters_beyond_the_bound_are_cut_from_the_models_side_and_counted
     text = first + " " * (bound + more - len(first) - len(last)) + last
     assert len(text) == bound + more
     read = text if more <= 0 else text[-bound:] if side == "left" else text[:bound]
+    exact = last + " " * (bound - len(first) - len(last)) + first
     with Encoder(bundle, max_characters=bound) as encoder:
-        want = vector_of(bundle, token_ids_of(bundle, read))
-        assert worst(encoder.encode([text]), want[None]) < ROUNDING
+        want = np.stack([vector_of(bundle, token_ids_of(bundle, part)) for part in (read, exact)])
+        assert worst(encoder.encode([text, exact]), want) < ROUNDING
         assert encoder.truncated == (more > 0)
         whole = vector_of(bundle, token_ids_of(bundle, text))
         assert worst(encoder.encode([text], max_characters=10_000), whole[None]) < ROUNDING
