@@ -40,7 +40,9 @@ _WHOLLY_SLOW = re.compile(r"^pytestmark = \[?pytest\.mark\.slow\b", re.MULTILINE
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option of tests/tools/test_mutants.py."""
-    parser.addoption("--mutants", choices=["day", "all"], default="day", help="mutants to try: those of the day, or all")
+    parser.addoption(
+        "--mutants", choices=["day", "all"], default="day", help="mutants to try: those of the day, or all"
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
