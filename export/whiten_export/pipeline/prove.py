@@ -55,6 +55,9 @@ _ANY_PROMPT = "Represent the sentence: "
 _PROMPTED = 6
 """Number of texts that are compared with each prompt."""
 
+_LONGEST_LOOKUP = 1 << 16
+"""Maximum number of tokens at which the cut of a table of vectors is compared."""
+
 _MOST_PROMPTS = 12
 """Number of prompts that are compared, the first ones; a prompt is text, and differs from others in nothing else."""
 
@@ -111,6 +114,8 @@ def proof_cases(manifest: Manifest, work: Work) -> list[Case]:
     ]
     if (most := _most_letters(manifest, work)) is not None:
         cases.append(_text_case(manifest, work, "", (probe_texts(most)[-1][:most],)))
+    if not manifest.source.num_hidden_layers and longest < manifest.max_seq_length <= _LONGEST_LOOKUP:
+        cases.append(_text_case(manifest, work, "", (probe_texts(manifest.max_seq_length)[-1],)))
     if manifest.source.num_hidden_layers and (longer := long_texts(manifest.max_seq_length)):
         cases.append(dataclasses.replace(_text_case(manifest, work, "", longer), long=True))
     return cases

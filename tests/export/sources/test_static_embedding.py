@@ -178,6 +178,16 @@ def test_a_table_for_texts_of_any_length_says_at_which_they_are_cut(made: Made, 
     assert "cuts no text" not in ok("export", limited, "--out", tmp_path / "cut").stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_table_takes_a_length_that_is_asked_for(made: Made, side: str, tmp_path: Path) -> None:
+    folder = made(change=lambda own: own.enable_truncation(40, direction=side))
+    ok("export", folder, "--max-length", 9, "--out", tmp_path / "b")
+    with Encoder(tmp_path / "b") as encoder:
+        assert (encoder.max_seq_length, encoder.manifest.truncation_side) == (9, side)
+        assert encoder.manifest.published is not None
+
+
 def test_with_modules_json_unknown_tokens_count_as_in_sentence_transformers(made: Made, tmp_path: Path) -> None:
     model = opened(made())
     assert model.checkpoint.published is not None

@@ -155,6 +155,9 @@ def encode_published(
             model.float().eval()
             if not published.include_prompt:  # which the files of an INSTRUCTOR do not say
                 model.set_pooling_include_prompt(False)
+            table = model[0].tokenizer if published.static else None
+            if table is not None and max_seq_length is not None:
+                table.enable_truncation(max_seq_length, direction=(table.truncation or {}).get("direction", "right"))
             for module in model.modules():
                 if type(module).__name__ == "Transformer" and hasattr(module, "auto_model"):  # and not DistilBERT's
                     module.max_seq_length = max_seq_length or module.max_seq_length
