@@ -1,27 +1,33 @@
 """S. Safety: no code of a checkpoint runs without consent, and opening a file of somebody else never harms."""
 
+import hashlib
 import itertools
 import json
 import mimetypes
 import os
 import re
+import resource
 import shutil
 import string
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import helper
 
 from support.bundles import copy_bundle, edit_graph, edit_manifest, rewrite_file
 from support.checkpoints import copy_modules_to
 from support.cli import invoke, python
-from support.hostile import WAYS, Way, save_good, write_code
+from support.hostile import TENSORS, TEXTS, VECTORS, WAYS, Way, change, save_good, write_code
 from support.hub import Hub
 from support.once import once
-from whiten import BundleError, Encoder, IntegrityError, UnsafeModelError, VectorWhitener
+from whiten import BundleError, Encoder, IntegrityError, UnsafeModelError, VectorWhitener, WhitenError
 from whiten_runtime.commands.main import whiten
 
 ROOT = Path(__file__).parents[2]
@@ -360,3 +366,237 @@ def test_s2_larger_files_than_the_page_says_are_refused(tiny_bundle: Path, tmp_p
         edit_manifest(bundle, lambda manifest: manifest["files"][name].update(bytes=most + 1))
     with pytest.raises(BundleError, match=f"{most:,}"):
         Encoder(bundle, verify_hashes=False)
+
+
+WRONG: tuple[Any, ...] = (
+    *(None, True, -1, 0, 1, 2**31, 2**63, 1e308, "", "x", "\x00", "\x1b[31m", "../outside", "a" * 300),
+    *([], {}, [[]], [0], ["x"], {"x": 1}, [None] * 1000),
+)
+"""Values that a file of somebody else may have in the place of another."""
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> Callable[[Any], Any]:
+    """Draw a change of a JSON document: a value somewhere in it is replaced, deleted or repeated."""
+    turns = draw(st.lists(st.integers(0, 99), min_size=1, max_size=6))
+    kind, value = draw(st.sampled_from(["replace", "delete", "repeat"])), draw(st.sampled_from(WRONG))
+
+    def change(document: Any) -> Any:
+        at = document
+        for turn in turns:
+            keys = list(at) if isinstance(at, dict) else range(len(at))
+            if not keys:
+                return document
+            holder, key = at, keys[turn % len(keys)]
+            at = at[key]
+            if not isinstance(at, dict | list):
+                break
+        if kind == "delete":
+            del holder[key]
+        elif kind == "repeat" and isinstance(holder, list):
+            holder.append(at)
+        else:
+            holder[key] = value
+        return document
+
+    return change
+
+
+def outcome(*arguments: object) -> int:
+    """Run a command on a file of somebody else, and return its exit code: it ends, and says one line where it fails."""
+    result = invoke(whiten, *arguments)
+    failures = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert (result.exit_code, len(failures)) in ((0, 0), (1, 1), (2, 1)), result.stderr
+    assert "unexpected" not in result.stderr
+    assert "\x1b" not in result.stderr + result.stdout
+    return result.exit_code
+
+
+def opens(bundle: Path) -> bool:
+    """Return whether a bundle opens and embeds; it raises nothing but an error of whiten, of one line."""
+    try:
+        if "vectors" in bundle.name:
+            with VectorWhitener(bundle) as whitener:
+                whitener.transform(np.zeros((1, 12), np.float32))
+        else:
+            with Encoder(bundle) as encoder:
+                encoder.encode(["a text", ""])
+    except WhitenError as error:
+        assert "\n" not in str(error)
+        return False
+    return True
+
+
+def rewritten(base: Path, folder: Path, name: str, change: Callable[[Any], Any]) -> Path:
+    """Copy a bundle with a changed JSON file, whose hash is that of the change."""
+    bundle = Path(shutil.copytree(base, folder / base.name, dirs_exist_ok=True))
+    document = json.loads((base / name).read_text("utf-8"))
+    if name == "whiten.json":
+        del document["manifest_sha256"]  # as somebody does who changes it on purpose
+        (bundle / name).write_text(json.dumps(change(document)), "utf-8")
+    else:
+        rewrite_file(bundle, name, json.dumps(change(document)).encode())
+    return bundle
+
+
+@settings(max_examples=25)
+@given(change=changes(), name=st.sampled_from(["whiten.json", "tokenizer.json", "probes.json"]))
+def test_s3_a_bundle_with_other_settings_is_refused_in_one_line_or_works(
+    golden: Path, tmp_path_factory: pytest.TempPathFactory, change: Any, name: str
+) -> None:
+    with TemporaryDirectory(dir=tmp_path_factory.getbasetemp()) as folder:
+        bundle = rewritten(golden / "bundle-v1", Path(folder), name, change)
+        opens(bundle)
+        outcome("info", bundle)
+
+
+@pytest.mark.slow
+@settings(max_examples=1500)
+@given(
+    change=changes(),
+    at=st.sampled_from([("bundle-v1", name) for name in ("whiten.json", "tokenizer.json", "probes.json")])
+    | st.sampled_from([("bundle-v1-vectors", "whiten.json"), ("bundle-v1-published", "whiten.json")]),
+)
+def test_s3_commands_end_on_bundles_with_other_settings(
+    golden: Path, tmp_path_factory: pytest.TempPathFactory, change: Any, at: tuple[str, str]
+) -> None:
+    with TemporaryDirectory(dir=tmp_path_factory.getbasetemp()) as folder:
+        bundle = rewritten(golden / at[0], Path(folder), at[1], change)
+        opened, shown = opens(bundle), outcome("info", bundle)
+        assert not opened or shown == 0
+        outcome("verify", bundle)
+        if at[0] != "bundle-v1-vectors":
+            outcome("embed", bundle, "a text", "--json")
+
+
+@pytest.mark.slow
+@settings(max_examples=1500)
+@given(drawn=changes(), turn=st.integers(0, 99), kind=st.sampled_from(["bert", "published", "routes", "adapter"]))
+def test_s3_a_plan_ends_on_a_model_with_other_settings(
+    tmp_path_factory: pytest.TempPathFactory, drawn: Any, turn: int, kind: str
+) -> None:
+    base = once(tmp_path_factory, f"good/{kind}", lambda path: save_good(kind, path))
+    with TemporaryDirectory(dir=tmp_path_factory.getbasetemp()) as folder:
+        model = Path(shutil.copytree(base, Path(folder, "model")))
+        files = sorted(path for path in model.rglob("*.json") if path.name != "tokenizer.json")
+        path = files[turn % len(files)]
+        path.write_text(json.dumps(drawn(json.loads(path.read_text("utf-8")))), "utf-8")
+        outcome("export", model, *(("--route", "query") if kind == "routes" else ()), "--plan")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "settings"),
+    [
+        ("bert", "tokenizer_config.json", {"model_max_length": ["x"]}),
+        ("bert", "tokenizer_config.json", {"model_max_length": {}}),
+        ("published", "tokenizer_config.json", {"unk_token": ""}),
+        ("bert", "config.json", {"num_hidden_layers": 2**31}),
+        ("bert", "config.json", {"num_hidden_layers": 2**63}),
+        ("adapter", "adapter_config.json", {"peft_type": ["LORA"]}),
+        ("adapter", "adapter_config.json", {"auto_mapping": 1}),
+    ],
+)
+def test_s3_a_model_with_settings_of_another_kind_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, kind: str, name: str, settings: Mapping[str, object]
+) -> None:
+    good = once(tmp_path_factory, f"good/{kind}", lambda path: save_good(kind, path))
+    model = Path(shutil.copytree(good, tmp_path / "model"))
+    change(model / name, **settings)
+    assert outcome("export", model, "--plan") > 0
+
+
+@pytest.mark.parametrize("name", [*OUTSIDE, "/etc/hostname", "whiten.json/..", "\x00", "a\nb", "onnx/../../outside"])
+def test_s3_a_manifest_names_no_file_outside_the_folder(golden: Path, tmp_path: Path, name: str) -> None:
+    bundle = Path(shutil.copytree(golden / "bundle-v1-vectors", tmp_path / "bundle"))
+    (tmp_path / "outside").write_bytes(b"secret")
+    record = {"sha256": hashlib.sha256(b"secret").hexdigest(), "bytes": 6}
+    edit_manifest(bundle, lambda manifest: manifest["files"].update({name: record}))
+    assert not opens(bundle)
+    assert outcome("verify", bundle) == 1
+
+
+def by_lane(files: Mapping[str, Callable[[], bytes]]) -> list[Any]:
+    """Return the names of files, those of a long line for the slow lane."""
+    large = ("line", "field", "archive")
+    return [pytest.param(name, marks=pytest.mark.slow) if name.startswith(large) else name for name in files]
+
+
+@pytest.mark.parametrize("name", by_lane(TEXTS))
+def test_s3_texts_of_somebody_else_are_refused_in_bounded_memory(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_bytes(TEXTS[name]())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert outcome("embed", golden / "bundle-v1", "--input", name, "--out", "vectors.npy") == 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # in KiB
+    assert not list(tmp_path.glob("ran")) + list(tmp_path.glob("vectors*"))
+
+
+@pytest.mark.parametrize("name", by_lane(VECTORS))
+def test_s3_vectors_of_somebody_else_are_refused_in_bounded_memory(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_bytes(VECTORS[name]())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert outcome("transform", golden / "bundle-v1-vectors", "--input", name, "--out", "whitened.npy") > 0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20
+    assert not list(tmp_path.glob("ran")) + list(tmp_path.glob("whitened*"))
+
+
+@pytest.mark.parametrize("content", TENSORS.values(), ids=TENSORS)
+@pytest.mark.parametrize("name", ["whitening.safetensors", "probes.safetensors"])
+def test_s3_arrays_of_somebody_else_are_refused_in_one_line(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for base in ("bundle-v1", "bundle-v1-vectors"):
+        bundle = Path(shutil.copytree(golden / base, tmp_path / base))
+        rewrite_file(bundle, name, content)
+        opens(bundle)
+        assert outcome("verify", bundle) == 1 or name == "whitening.safetensors"
+        outcome("refit", bundle, "--whitening", "zca", "--out", tmp_path / "again")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_s3_a_tokenizer_that_adds_many_tokens_is_refused(golden: Path, tmp_path: Path) -> None:
+    def change(tokenizer: Any) -> Any:
+        added = {"id": "Z", "ids": [1] * 1000, "tokens": ["Z"] * 1000}
+        pieces = [{"SpecialToken": {"id": "Z", "type_id": 0}}] * 100_000
+        single = [*pieces, {"Sequence": {"id": "A", "type_id": 0}}]
+        template = {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {"Z": added}}
+        return tokenizer | {"post_processor": template}
+
+    assert not opens(rewritten(golden / "bundle-v1", tmp_path, "tokenizer.json", change))
+
+
+def test_s3_names_of_somebody_else_do_not_move_the_terminal(golden: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(golden / "bundle-v1", tmp_path / "bundle"))
+    edit_manifest(
+        bundle, lambda manifest: manifest.update(name="\x1b[31mred\x07\u202e", prompts={"\x1b]0;x\x07": "\x9b"})
+    )
+    for command in (["info"], ["info", "--json"], ["verify"], ["verify", "--json"]):
+        result = invoke(whiten, *command, bundle)
+        assert not set(result.stdout + result.stderr) & set("\x1b\x07\x9b\u202e")
+
+
+_OFFLINE = """
+import sys
+from pathlib import Path
+def audit(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec", "os.fork"):
+        Path(sys.argv[2]).write_text(f"{event} {arguments}")
+sys.addaudithook(audit)
+from whiten import Encoder
+with Encoder(sys.argv[1]) as encoder:
+    encoder.encode(["a text"] * 100)
+    encoder.verify()
+"""
+
+
+@pytest.mark.slow
+def test_s3_an_encoder_connects_to_nothing_and_starts_no_process(tiny_bundle: Path, tmp_path: Path) -> None:
+    done = python(_OFFLINE, tiny_bundle, tmp_path / "noticed", env=os.environ | {"HF_HUB_OFFLINE": "0"})
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "noticed").exists()

@@ -1,12 +1,19 @@
-"""Folders of models that try to run code of their own: each is a good folder with one change."""
+"""Files of somebody else: folders of models that try to run code of their own, and texts, vectors and arrays."""
 
+import bz2
+import gzip
 import io
 import json
+import lzma
+import pickle
 import shutil
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from support.checkpoints import OLD, write_json, write_modules
 
@@ -215,3 +222,87 @@ def save_good(base: str, folder: Path) -> Path:
     if base == "routes":
         routes = tuple([transformer("bert"), Pooling(SIZE, mode)] for mode in ("mean", "cls"))  # type: ignore[assignment]
     return save([Router(dict(zip(("query", "document"), routes, strict=True)))], folder)
+
+
+def _npy(header: str, body: bytes = b"") -> bytes:
+    """Return a .npy file of a header, whatever it says."""
+    text = header.encode() + b"\n"
+    return b"\x93NUMPY\x02\x00" + len(text).to_bytes(4, "little") + text + body
+
+
+def _npy_of(shape: str, kind: str = "'<f4'") -> bytes:
+    return _npy(f"{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}}}")
+
+
+def _safetensors(header: object, body: bytes = b"") -> bytes:
+    content = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(content).to_bytes(8, "little") + content + body
+
+
+class _Touches:
+    """Runs a function when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("ran"),)
+
+
+def _saved(array: Any) -> bytes:
+    written = io.BytesIO()
+    np.save(written, array, allow_pickle=True)
+    return written.getvalue()
+
+
+def _zipped(count: int) -> bytes:
+    """Return an archive of a file of zeros, a thousand times as large."""
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("array.npy", bytes(count))
+    return written.getvalue()
+
+
+_CALL = "__import__('pathlib').Path('ran').touch()"
+_LONG_LINE = 65 << 20  # more than a line may have
+TEXTS: Mapping[str, Callable[[], bytes]] = {
+    "line.txt": lambda: b"a" * _LONG_LINE,
+    "line.txt.gz": lambda: gzip.compress(b"a" * _LONG_LINE, 1),
+    "line.txt.bz2": lambda: bz2.compress(b"a" * _LONG_LINE, 1),
+    "line.txt.xz": lambda: lzma.compress(b"a" * _LONG_LINE, preset=0),
+    "cut.txt.gz": lambda: gzip.compress(b"a text\n" * 100)[:-9],
+    "garbage.txt.gz": lambda: b"\x1f\x8b" + bytes(range(200)),
+    "field.csv": lambda: b'text\n"' + b"a\n" * (_LONG_LINE // 2),
+    "deep.jsonl": lambda: b'{"text": ' + b"[" * 100_000,
+    "digits.jsonl": lambda: b'{"text": ' + b"9" * 100_000 + b"}",
+    "number.jsonl": lambda: b'{"text": 1}',
+    "pickle.txt": lambda: pickle.dumps(_Touches()),
+    "pickle.parquet": lambda: pickle.dumps(_Touches()),
+}
+VECTORS: Mapping[str, Callable[[], bytes]] = {
+    "object.npy": lambda: _saved(np.array([[_Touches()]], object)),
+    "pickle.npy": lambda: pickle.dumps(_Touches()),
+    "pickle.parquet": lambda: pickle.dumps(_Touches()),
+    "call.npy": lambda: _npy_of("(1, 12)", _CALL),
+    "call-of-shape.npy": lambda: _npy_of(f"({_CALL}, 12)"),
+    "record.npy": lambda: _npy_of("(1, 12)", "[('a', '<f4'), ('b', '|O')]"),
+    "large.npy": lambda: _npy_of("(4611686018427387904, 12)"),
+    "larger-than-its-file.npy": lambda: _npy_of("(1000000000, 12)"),
+    "empty-rows.npy": lambda: _npy_of("(9223372036854775807, 0)"),
+    "deep.npy": lambda: _npy("(" * 9000),
+    "long-header.npy": lambda: b"\x93NUMPY\x03\x00\xff\xff\xff\xff{",
+    "archive.npy": lambda: _zipped(200 << 20),
+    "archive.npz": lambda: _zipped(200 << 20),
+    "deep.jsonl": lambda: b"[" * 1_000_000,
+    "line.jsonl": lambda: b"[" + b"1," * (_LONG_LINE // 2),
+}
+TENSORS: Mapping[str, bytes] = {
+    "long header": _safetensors(b"{}")[:7] + b"\x10{}",
+    "cut": _safetensors({"mean": {"dtype": "F64", "shape": [12], "data_offsets": [0, 96]}}),
+    "beyond": _safetensors({"mean": {"dtype": "F64", "shape": [1], "data_offsets": [8, 16]}}, bytes(8)),
+    "overlap": _safetensors(
+        {name: {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]} for name in ("mean", "W")}, bytes(8)
+    ),
+    "shape": _safetensors({"mean": {"dtype": "F64", "shape": [2**60, 16], "data_offsets": [0, 8]}}, bytes(8)),
+    "empty": _safetensors({"mean": {"dtype": "F64", "shape": [0, 2**62], "data_offsets": [0, 0]}}),
+    "deep": _safetensors(b"[" * 100_000),
+    "pickle": pickle.dumps(_Touches()),
+    "nothing": b"",
+}

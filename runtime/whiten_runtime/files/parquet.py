@@ -7,7 +7,10 @@ from whiten_runtime.errors import DataError, UsageError, needing
 from whiten_runtime.files.records import WrongRowError, choose_column
 
 BATCH = 4096
-"""Rows of a Parquet file that are decoded at once."""
+"""Rows of a Parquet file that are decoded at once, at most."""
+
+_BATCH_BYTES = 64 << 20
+"""Bytes of rows that are decoded at once, by their mean size."""
 
 
 def import_parquet() -> tuple[Any, Any]:
@@ -49,11 +52,19 @@ def is_bytes(kind: Any) -> bool:
     return str(kind) in ("binary", "large_binary", "binary_view") or pyarrow.types.is_fixed_size_binary(kind)
 
 
+def rows_at_once(file: Any, groups: list[int] | None = None) -> int:
+    """Return how many rows of some row groups are decoded at once, by what the file says of their size."""
+    metadata = file.metadata
+    chosen = [metadata.row_group(group) for group in (range(metadata.num_row_groups) if groups is None else groups)]
+    rows, size = sum(group.num_rows for group in chosen), sum(group.total_byte_size for group in chosen)
+    return max(1, min(BATCH, _BATCH_BYTES * rows // max(size, 1)))
+
+
 def parquet_batches(file: Any, name: str, columns: list[str], groups: list[int] | None = None) -> Iterator[Any]:
     """Yield batches of the rows of some row groups; None for all."""
     failure = import_parquet()[0].ArrowException  # looked up here: a generator may be closed when modules are gone
     try:
-        yield from file.iter_batches(BATCH, groups, columns, use_threads=False)
+        yield from file.iter_batches(rows_at_once(file, groups), groups, columns, use_threads=False)
     except failure as error:
         raise DataError(f"{name}: cannot be read ({' '.join(str(error).split())})") from None
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.errors import DataError, UsageError, check_file, one_line
-from whiten_runtime.files.parquet import import_parquet
+from whiten_runtime.files.parquet import import_parquet, rows_at_once
 from whiten_runtime.files.records import (
     WrongRowError,
     choose_column,
@@ -18,7 +18,7 @@ from whiten_runtime.files.records import (
     parse_records,
     records_of,
 )
-from whiten_runtime.files.vector_metadata import is_header, map_npy, read_metadata, sidecar_of
+from whiten_runtime.files.vector_metadata import is_header, load_npy, map_npy, read_metadata, sidecar_of
 
 Rows = NDArray[np.float32]
 
@@ -75,8 +75,8 @@ def _read_npy(path: Path, column: str | None) -> Iterator[Rows]:
     if column is not None:
         raise UsageError(f"'{path}' has no column '{column}'; leave the column out")
     try:
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # numpy's reader of headers raises errors without a common base class
+        table = load_npy(path)
+    except Exception as error:
         raise DataError(f"{path}: {_refusal(error)}") from None
     if not isinstance(table, np.ndarray):
         raise DataError(f"{path}: holds several arrays; wanted one, as numpy.save writes it")
@@ -93,7 +93,7 @@ def _read_parquet(path: Path, column: str | None) -> Iterator[Rows]:
     try:
         file = parquet.ParquetFile(path)
         chosen = choose_column(column, file.schema_arrow.names, str(path), USUAL_COLUMNS)
-        for batch in file.iter_batches(batch_size=_ROWS_PER_BLOCK, columns=[chosen]):
+        for batch in file.iter_batches(batch_size=rows_at_once(file), columns=[chosen]):
             yield _of_lists(batch.column(0), path)
     except pyarrow.ArrowException as error:
         raise DataError(f"{path}: not a parquet file ({error})") from None

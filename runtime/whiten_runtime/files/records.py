@@ -27,6 +27,9 @@ USUAL_COLUMNS = ("text", "sentence")
 LONGEST = 64 << 20
 """Bytes of the longest record that is read: a file without ends of lines would be read into memory as a whole."""
 
+_LINE_BYTES = 48
+"""Memory of a line of a field besides its bytes."""
+
 _PART = 1 << 20
 """Bytes that are read at once at most: a file may have no other ends of lines than CR."""
 
@@ -117,7 +120,7 @@ def _extend(record: list[bytes], lines: Iterator[tuple[int, bytes]], name: str) 
     length = len(record[0])
     yield _latin(record[0])
     for row, line in lines:
-        length += len(line)
+        length += len(line) + _LINE_BYTES
         if length > LONGEST:
             raise DataError(f"{name}: line {row} is in a field of more than {LONGEST >> 20} MiB; close its quotes")
         record.append(line)

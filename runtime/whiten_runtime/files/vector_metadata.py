@@ -139,11 +139,17 @@ def _of_npy(path: Path) -> VectorMetadata | None:
     return metadata
 
 
+def load_npy(path: Path) -> Any:
+    """Map what is in a .npy file; numpy's reader of headers raises errors without a common base class."""
+    with np.errstate(over="ignore"):  # of shapes that no file has
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
 def map_npy(path: Path) -> NDArray[Any] | None:
     """Return the array of a .npy file without reading it; None if there is none: its reader says what is wrong."""
     try:
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception:  # numpy's reader of headers raises errors without a common base class
+        table = load_npy(path)
+    except Exception:
         return None
     return table if isinstance(table, np.ndarray) else None
 

@@ -207,13 +207,13 @@ class Tokenizer:
             self._backend.no_truncation()
             self._backend.no_padding()
             specials = self._backend.num_special_tokens_to_add(False)
+            if max_seq_length <= specials:
+                raise BundleError(
+                    f"{path}: adds {specials} special tokens to a text, but the bundle takes {max_seq_length} in all; "
+                    "export the model again"
+                )
             self._prefix, self._suffix = _added_tokens(self._backend)
             self._words = _word_cache(self._backend, self._prefix, self._suffix)
-        if max_seq_length <= specials:
-            raise BundleError(
-                f"{path}: adds {specials} special tokens to a text, but the bundle takes {max_seq_length} in all; "
-                "export the model again"
-            )
         self.max_seq_length = max_seq_length
         self.truncation_side = truncation_side
 

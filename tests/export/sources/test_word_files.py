@@ -139,3 +139,10 @@ def test_damaged_and_ambiguous_archives_are_refused(tmp_path: Path) -> None:
         archive.writestr("b.txt", "the 1\n")
     with pytest.raises(DataError, match="holds 2 text files"):
         read_words(tmp_path / "two.zip")
+
+
+def test_a_line_without_an_end_is_refused_before_it_takes_all_memory(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "a.txt.gz", "wb", 1) as file:
+        file.writelines([b"the 1 2\n", *[b"1 " * 500_000] * 9])
+    with pytest.raises(DataError, match="line 2 is longer than 1 MiB"):
+        read_words(tmp_path / "a.txt.gz")

@@ -217,6 +217,10 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool, with_weight
             f"{'base_model_name_or_path in it' if weights else ADAPTER_WEIGHTS[0]}; save the adapter with "
             "peft's save_pretrained"
         )
+    if not isinstance(config.get("peft_type", ""), str) or not isinstance(config.get("auto_mapping") or {}, dict):
+        raise WhitenError(
+            f"{adapter / ADAPTER_CONFIG}: its peft_type is no text, or its auto_mapping no settings by name"
+        )
     beside = _beside(base, adapter)
     name_of_base = str(beside or base)
     place = _expanded(name_of_base)

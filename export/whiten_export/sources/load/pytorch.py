@@ -48,6 +48,9 @@ from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_runtime.bundle.records import Pooling, pooling_modes
 from whiten_runtime.errors import ProviderError, UsageError, WhitenError
 
+_MOST_LAYERS = 10_000
+"""Largest number of layers of a network: more are a mistake of its config."""
+
 
 class PyTorchModel(TokenModel):
     """Reads a checkpoint with transformers; weights are in memory from a graph to its reference."""
@@ -66,6 +69,8 @@ class PyTorchModel(TokenModel):
                     f"'{checkpoint.model}' is of type '{kind}', without {name}; wanted a text encoder{way}"
                 )
         count: int = self._config.num_hidden_layers
+        if count > _MOST_LAYERS:
+            raise UsageError(f"'{checkpoint.model}' says that it has {count} layers; wanted {_MOST_LAYERS:,} at most")
         with quiet():  # conversions of older tokenizers warn
             self.tokenizer = describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code))
         own = ("AutoConfig", network_class(checkpoint, self._config)) if trust_remote_code else ()
@@ -289,8 +294,9 @@ def _innermost(error: BaseException) -> str:
 
 
 def _client_config(config: Any) -> dict[str, Any]:
+    stated = config.architectures if isinstance(config.architectures, list) else None
     described = {
-        "architectures": list(config.architectures or [type(config).__name__.replace("Config", "Model")]),
+        "architectures": stated or [type(config).__name__.replace("Config", "Model")],
         "hidden_size": config.hidden_size,
         "num_hidden_layers": config.num_hidden_layers,
     }

@@ -12,11 +12,21 @@ from whiten_export.sources.describe.tokenizer_files import ENDS, add_ends, class
 from whiten_export.sources.describe.tokenizers import UNSET_LENGTH, SourceTokenizer, lower_case, read_backend
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Side
-from whiten_runtime.errors import WhitenError, from_clone
+from whiten_runtime.errors import WhitenError, from_clone, one_line
 
 
 def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenizer:
     """Describe a transformers tokenizer, with the lower-casing that sentence-transformers' files ask for."""
+    try:
+        return _describe(checkpoint, tokenizer)
+    except WhitenError:
+        raise
+    except Exception as error:  # of settings that only fail where they are used
+        reason = f"{type(error).__name__} {one_line(error)}"
+        raise WhitenError(f"'{checkpoint.model}': its tokenizer fails ({reason}); copy its files again") from error
+
+
+def _describe(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenizer:
     notes = _file_notes(checkpoint, tokenizer)
     if checkpoint.published is not None and checkpoint.published.do_lower_case:
         if not getattr(tokenizer, "is_fast", False):

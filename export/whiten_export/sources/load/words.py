@@ -143,9 +143,15 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise DataError(f"{path}: not a complete archive ({error})") from None
 
 
+_LONGEST = 1 << 20
+"""Bytes of a line: it has a word, and some hundred numbers."""
+
+
 def _lines(stream: BinaryIO, path: Path) -> Iterator[str]:
     """Yield the lines of a file, without a byte order mark at its beginning, with blanks for tabs, and none at ends."""
-    for number, line in enumerate(stream, 1):
+    for number, line in enumerate(iter(lambda: stream.readline(_LONGEST), b""), 1):
+        if len(line) == _LONGEST:
+            raise DataError(f"{path}: line {number} is longer than {_LONGEST >> 20} MiB; {_FORMAT}")
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             yield text.replace("\t", " ").rstrip(" \r\n")
