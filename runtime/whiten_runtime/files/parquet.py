@@ -56,7 +56,8 @@ def rows_at_once(file: Any, groups: list[int] | None = None) -> int:
     """Return how many rows of some row groups are decoded at once, by what the file says of their size."""
     metadata = file.metadata
     chosen = [metadata.row_group(group) for group in (range(metadata.num_row_groups) if groups is None else groups)]
-    rows, size = sum(group.num_rows for group in chosen), sum(group.total_byte_size for group in chosen)
+    rows: int = sum(group.num_rows for group in chosen)
+    size: int = sum(group.total_byte_size for group in chosen)
     return max(1, min(BATCH, _BATCH_BYTES * rows // max(size, 1)))
 
 
