@@ -505,6 +505,23 @@ def test_s3_a_model_with_settings_of_another_kind_is_refused(
     assert outcome("export", model, "--plan") > 0
 
 
+@pytest.mark.parametrize("verify_hashes", [True, False])
+@pytest.mark.parametrize("name", ["onnx/model.onnx", "tokenizer.json", "whitening.safetensors", "whiten.json"])
+def test_s3_a_file_with_other_bytes_is_not_opened(
+    tiny_bundle: Path, tmp_path: Path, name: str, verify_hashes: bool
+) -> None:
+    """Without hashes, at least its size has to be the one that the manifest says."""
+    bundle = copy_bundle(tiny_bundle, tmp_path)
+    content = (bundle / name).read_bytes()
+    others = [content + b" ", content[:-1]]
+    if verify_hashes:
+        others += [content[:-9] + bytes([content[-9] ^ 1]) + content[-8:]]
+    for other in others:
+        (bundle / name).write_bytes(other)
+        with pytest.raises(BundleError):
+            Encoder(bundle, verify_hashes=verify_hashes)
+
+
 @pytest.mark.parametrize("name", [*OUTSIDE, "/etc/hostname", "whiten.json/..", "\x00", "a\nb", "onnx/../../outside"])
 def test_s3_a_manifest_names_no_file_outside_the_folder(golden: Path, tmp_path: Path, name: str) -> None:
     bundle = Path(shutil.copytree(golden / "bundle-v1-vectors", tmp_path / "bundle"))

@@ -102,6 +102,10 @@ def _add_to_route(kind: str, place: str = "document_9_Theirs", used: bool = True
     return edit
 
 
+def _copy_dense(folder: Path) -> None:
+    shutil.copytree(next(folder.glob("*_Dense")), folder.with_name("theirs"))
+
+
 def _in(pattern: str, edit: Edit) -> Edit:
     return lambda folder: edit(next(folder.glob(pattern)))
 
@@ -147,7 +151,7 @@ WAYS: Mapping[str, Way] = {
     "pickle": Way("bert", pickled, 0, 1),
     # Modules of sentence-transformers.
     "module": Way("published", _add_module("theirs.Module"), 1, 1),
-    "module-elsewhere": Way("published", _add_module(OLD + "Dense", "../theirs"), 1, 1),
+    "module-elsewhere": Way("published", _both(_copy_dense, _add_module(OLD + "Dense", "../theirs")), 1, 1),
     "activation": Way("published", _in("*_Dense", _ACTIVATION), 1, 1),
     "activation-of-torch": Way(
         "published", _in("*_Dense", _settings("config.json", activation_function="torch.theirs.Module")), 1, 1
