@@ -390,3 +390,14 @@ def test_models_that_need_norms_are_refused(tiny_bundle: Path, tmp_path: Path) -
         Coder.of(bundle)
     edit_manifest(bundle, lambda manifest: manifest.update(normalize=True))
     assert Coder.of(bundle).dims == 26
+
+
+@pytest.mark.parametrize("rank", [1, 3, 40, 200])
+def test_codes_have_no_bytes_that_no_direction_needs(rank: int) -> None:
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=(1600, rank)) @ generator.normal(size=(rank, 384))
+    coder = Coder.fit(vectors)
+    assert coder.bytes == min(384 // 3, -(-4 * rank // 8))
+    hits = coder.search(vectors[:5], coder.encode(vectors), 1)
+    assert hits.rows.ravel().tolist() == list(range(5)) or rank == 1
+    assert (np.abs(hits.cosines) <= 1).all()
