@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from whiten import Encoder, ParityError
-from whiten_export.proof.gate import Case, Definition, Expected, check_bundle, compute_expected, failure
+from whiten_export.proof.gate import (
+    Case,
+    Definition,
+    Expected,
+    PublishedVectors,
+    check_bundle,
+    compare_published,
+    compute_expected,
+    failure,
+    longest_texts,
+)
 from whiten_export.proof.reference import Composition, Head, Reference
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.parity import Agreement, compare, read_probes
@@ -106,3 +116,16 @@ def test_bundle_agrees_alone_and_in_batches(golden: Path) -> None:
     expected = Expected("", [golden_case(golden)], head)
     agreement, alone = check_bundle(bundle.path, expected, SessionOptions(threads=1))
     assert max(agreement.max_difference, alone.max_difference) < 1e-5
+
+
+def test_texts_that_the_authors_program_cuts_elsewhere_are_refused() -> None:
+    """Even where their vectors would agree."""
+    cases = [Case([[1, 2], [1, 2, 3, 4]], expected=VECTORS[:2], texts=("a", "b c d"))]
+    assert longest_texts(cases) == [("a", [1, 2]), ("b c d", [1, 2, 3, 4])]
+    long = Case([[1] * 70, [1] * 40], expected=VECTORS[2:4], texts=("e" * 90, "f"), long=True)
+    same = PublishedVectors("other 1", (VECTORS[:2],), [*cases[0].ids, *long.ids])
+    assert compare_published([*cases, long], same, False, "m").vectors == 2
+    for place, ids in ((1, [1, 2, 3, 4, 5]), (2, [1] * 71)):
+        longest = [*same.longest[:place], ids, *same.longest[place + 1 :]]  # type: ignore[index]
+        with pytest.raises(ParityError, match=f"other 1 reads {len(ids)} tokens of a long text"):
+            compare_published([*cases, long], PublishedVectors("other 1", same.vectors, longest), False, "m")
