@@ -166,7 +166,8 @@ def test_s1_no_kernel_of_the_hub_is_fetched(base: str, file: str, inside: str | 
     public = [settings for settings in _ATTENTIONS if "_attn_implementation" not in settings]
     settings = _ATTENTIONS if inside is None else [{inside: one} for one in public]
     layers = ("--layers", "0", "--whitening", "none") if base == "bert" else ()
-    environment = os.environ | {"PYTHONPATH": str(tmp_path), "FETCHED": str(tmp_path / "fetched")}
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path, "FETCHED": str(tmp_path / "fetched")}
     arguments = folder, file, json.dumps(settings), "--out", tmp_path / "bundle", *layers
     done = python(_EXPORTS, *arguments, env=environment)
     assert done.returncode == 0, done.stderr

@@ -106,6 +106,16 @@ def _copy_dense(folder: Path) -> None:
     shutil.copytree(next(folder.glob("*_Dense")), folder.with_name("theirs"))
 
 
+def _weights_elsewhere(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder.with_name("theirs.safetensors"))
+    change(folder / "config.json", transformers_weights="../theirs.safetensors")
+
+
+def _parts_elsewhere(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder.with_name("theirs.safetensors"))
+    write_json(folder / "model.safetensors.index.json", {"weight_map": {"name": "../theirs.safetensors"}})
+
+
 def _in(pattern: str, edit: Edit) -> Edit:
     return lambda folder: edit(next(folder.glob(pattern)))
 
@@ -148,9 +158,11 @@ WAYS: Mapping[str, Way] = {
         2,
     ),
     "words-elsewhere": Way("bert", _settings("tokenizer_config.json", vocab=__file__), 1, 1),
+    "weights-elsewhere": Way("bert", _weights_elsewhere, 1, 1),
+    "parts-elsewhere": Way("bert", _parts_elsewhere, 1, 1),
     "pickle": Way("bert", pickled, 0, 1),
     # Modules of sentence-transformers.
-    "module": Way("published", _add_module("theirs.Module"), 1, 1),
+    "module": Way("published", _add_module("theirs.Normalize"), 1, 1),
     "module-elsewhere": Way("published", _both(_copy_dense, _add_module(OLD + "Dense", "../theirs")), 1, 1),
     "activation": Way("published", _in("*_Dense", _ACTIVATION), 1, 1),
     "activation-of-torch": Way(

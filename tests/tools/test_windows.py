@@ -14,7 +14,8 @@ from support.hub import TOKEN, Hub
 
 pytestmark = pytest.mark.slow
 
-LIKE_WINDOWS = Path(__file__).parents[1] / "support" / "windows"
+_PLACE = Path(__file__).parents[1] / "support" / "windows"
+LIKE_WINDOWS = os.pathsep.join([str(_PLACE), os.environ.get("PYTHONPATH", "")])
 
 PACKAGES = (
     *("whiten", "whiten_evaluation", "whiten_export", "whiten_models", "whiten_runtime"),
@@ -26,7 +27,7 @@ PACKAGES = (
 def run_all(folder: Path, commands: Sequence[str], **environment: str) -> None:
     """Run commands in a folder where files are as on Windows; all have to succeed, and nothing to be left over."""
     faults = folder / "faults"
-    like = os.environ | {"PYTHONPATH": str(LIKE_WINDOWS), "WINDOWS_FAULTS": str(faults)} | environment
+    like = os.environ | {"PYTHONPATH": LIKE_WINDOWS, "WINDOWS_FAULTS": str(faults)} | environment
     for command in commands:
         done = python(MAIN, *command.split(), cwd=folder, env=like)
         assert done.returncode == 0, (command, done.stderr)
@@ -62,7 +63,7 @@ Path("read").rename("other")
 Path("first").mkdir(), Path("second").mkdir()
 assert fails(lambda: Path("first").rename("second"))
 """
-    like = os.environ | {"PYTHONPATH": str(LIKE_WINDOWS), "WINDOWS_FAULTS": str(tmp_path / "faults")}
+    like = os.environ | {"PYTHONPATH": LIKE_WINDOWS, "WINDOWS_FAULTS": str(tmp_path / "faults")}
     done = python(code, cwd=tmp_path, env=like)
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "faults").read_text().splitlines()) == 4
