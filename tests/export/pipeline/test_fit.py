@@ -83,7 +83,7 @@ HEAD = "sentence1,sentence2,score\n"
         ("a.jsonl", b"[1]\n", DataError, "line 1 holds a list"),
         ("a.jsonl", b"{\n", DataError, "line 1 is not JSON"),
         ("a.jsonl", b"[" * 100_000 + b"\n", DataError, "line 1 is not JSON"),
-        ("a.csv", None, UsageError, "is not a file"),
+        ("a.csv", None, UsageError, "does not exist; wanted pairs with scores"),
     ],
 )
 def test_files_without_pairs_are_refused(
