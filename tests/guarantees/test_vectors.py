@@ -119,7 +119,7 @@ BOUNDED: dict[str, dict[str, Any]] = {  # networks with a table; roberta's has t
     "roberta": {"type_vocab_size": 1},
     "roformer": {},
 }
-SETTINGS = UNBOUNDED | BOUNDED
+ARCHITECTURES = UNBOUNDED | BOUNDED
 ROWS = {"roberta": 2}
 
 
@@ -184,7 +184,7 @@ def test_v5_a_table_of_positions_is_never_left(kind: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", ["bert", "roberta", "qwen3", "t5"])
 def test_v2_an_alphabet_of_any_size_is_exported(kind: str, letters: str, tmp_path: Path) -> None:
     specials = PAD_SECOND if kind in ROWS else PAD_FIRST
-    options: dict[str, Any] = {"letters": letters, "specials": specials, "tokenizer_length": 64} | SETTINGS[kind]
+    options: dict[str, Any] = {"letters": letters, "specials": specials, "tokenizer_length": 64} | ARCHITECTURES[kind]
     folder = save_letters(kind, tmp_path / "model", 66, **options)
     ok("export", folder, "--out", tmp_path / "bundle")
     texts = letter_texts([3, 4, 5, 30, 63, 64], letters)
