@@ -16,6 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "tests" / "mutants.toml"
 PACKAGES = ("whiten", "evaluation", "export", "models", "runtime", "scale", "serving", "whitening")
+_OPTIONS = ("-q", "-x", "-n", "0", "-m", "", "-p", "no:cacheprovider", "--hypothesis-seed=0")
+"""Options of pytest: one process, quick and slow tests, and the same drawn inputs each time."""
+
 FAILED = 1
 """Exit code of pytest where tests fail; others say that tests were not there, or could not be run."""
 
@@ -75,7 +78,7 @@ def survivors(mutant: Mutant, root: Path) -> list[str]:
     try:
         left = []
         for test in mutant.tests:
-            command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-m", "", "-p", "no:cacheprovider", test]
+            command = [sys.executable, "-m", "pytest", *_OPTIONS, test]
             done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
             if done.returncode != FAILED:
                 left.append(f"{test}: exit code {done.returncode}: {(done.stdout + done.stderr)[-400:]}")
