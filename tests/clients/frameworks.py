@@ -73,7 +73,7 @@ def chroma(bundle: str, texts: list[str], out: str) -> dict[str, Any]:
     found = {"documents": documents, "queries": function.embed_query(texts)}
     manifest = json.loads((moved / "whiten.json").read_text("utf-8"))
     kept = {name: value for name, value in manifest.items() if name not in ("manifest_sha256", "space")}
-    other = kept | {"source": kept["source"] | {"weights_sha256": "0" * 64}}
+    other = kept | {"source": kept["source"] | {"parameters_sha256": "0" * 64}}
     (moved / "whiten.json").write_text(json.dumps(other), "utf-8")
     chromadb.api.client.SharedSystemClient.clear_system_cache()
     try:

@@ -16,7 +16,7 @@ from support.cli import python
 from support.corpus import NASTY, sentences
 from support.vocabularies import write_sentencepiece
 from whiten_runtime.bundle import manifest as manifests
-from whiten_runtime.bundle.manifest import FORMAT_VERSION, NESTED_METHODS, Manifest
+from whiten_runtime.bundle.manifest import FORMAT_VERSION, LEAST, NESTED_METHODS, Manifest
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.bundle.records import Input, Precision, Side
 from whiten_runtime.inference.embedder import TOKEN_CHARACTERS
@@ -54,6 +54,7 @@ def test_tables_are_those_of_python(node: Callable[..., Any]) -> None:
     for name, value in tables.pop("DEFAULTS").items():
         default = usual[name].default if usual[name].default is not msgspec.NODEFAULT else usual[name].default_factory()
         assert value == msgspec.json.decode(msgspec.json.encode(default)), name
+    assert tables.pop("NUMBERS") == LEAST
     assert set(tables.pop("NESTED_METHODS")) == NESTED_METHODS
     bounds = {
         name: {key: value for key, value in vars(gate).items() if np.isfinite(value)} for name, gate in GATES.items()

@@ -186,5 +186,5 @@ def copy_modules_to(folder: Path, monkeypatch: "pytest.MonkeyPatch") -> None:
 
     monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(folder))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
+    for name in [name for name in list(sys.modules) if name.split(".")[0] == "transformers_modules"]:
         monkeypatch.delitem(sys.modules, name)

@@ -42,6 +42,9 @@ and vectors that are not rounded."""
 NESTED_METHODS = frozenset({"pca", "pca-cor"})
 """Methods whose first m columns are the whitening to m dimensions."""
 
+LEAST = {"dimension": 1, "max_seq_length": 1, "pad_token_id": 0}
+"""Numbers that every manifest of texts has, each with its least value."""
+
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Represents the content of `whiten.json`; docs/bundle-format.md is its specification."""
@@ -225,8 +228,8 @@ def _check(manifest: Manifest, path: Path) -> None:
     for space in (manifest.space, alignment.space if alignment else None):
         if space is not None and not is_space(space):
             raise BundleError(f"{path}: space is {space!r}; wanted {SPACE_DIGITS} hexadecimal digits; export it again")
-    least = {"dimension": 1, "max_seq_length": 1 if manifest.input == "text" else 0, "pad_token_id": 0}
-    for field, bound in least.items():
+    for field, least in LEAST.items():
+        bound = 0 if (manifest.input, field) == ("vectors", "max_seq_length") else least
         if not bound <= (value := getattr(manifest, field)) < 1 << 31:
             raise BundleError(f"{path}: {field} is {value}; wanted {bound} to {(1 << 31) - 1}; export it again")
     try:

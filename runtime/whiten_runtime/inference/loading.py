@@ -47,7 +47,7 @@ def load_bundle(
         options: options of the sessions.
         verify_hashes: compare each file's SHA-256 with the manifest.
         sha256: SHA-256 of the manifest; another bundle is refused. None for whatever bundle is there.
-        read: called in a thread with the bundle, to read more of its files.
+        read: called with the bundle, to read more of its files, while the session is created.
 
     Raises:
         IntegrityError: a file is not what the manifest says, or the bundle was replaced while it was opened.
@@ -65,8 +65,7 @@ def load_bundle(
         memory = manifest.memory if isinstance(manifest.memory, TextMemory) else None
         settings = _for_length(replace(settings, exact_int8=may_saturate(manifest)), manifest.max_seq_length)
         weights = start(bundle.check_weights) if verify_hashes else None
-        tokenizer = start(partial(_read_tokenizer, bundle))
-        more = start(partial(read, bundle)) if read is not None else None
+        tokenizer = start(partial(_read_tokenizer, bundle, read))
         try:
             graph = GraphFile(bundle.model, settings, bundle.graph_files)
             engine = _engine_of(graph, settings, manifest.pad_token_id, manifest.layers == (0,), memory)
@@ -76,8 +75,6 @@ def load_bundle(
     try:
         embedder = Embedder(tokenizer.result(), engine, prompts=Prompts.of(manifest))
         _check_outputs(bundle, engine)
-        if more is not None:
-            more.result()
         bundle.check_unchanged()
         if CUDA_PROVIDER in map(provider_name, settings.providers):
             check_padding(engine, manifest.max_seq_length, manifest.precision)
@@ -87,7 +84,10 @@ def load_bundle(
     return bundle, embedder
 
 
-def _read_tokenizer(bundle: Bundle) -> Tokenizer:
+def _read_tokenizer(bundle: Bundle, read: Callable[[Bundle], object] | None) -> Tokenizer:
+    """Return the tokenizer, after `read` has read more: in one thread, as several would take more memory at a time."""
+    if read is not None:
+        read(bundle)
     manifest, content = bundle.manifest, bundle.read(TOKENIZER_FILE)
     return Tokenizer(bundle.path / TOKENIZER_FILE, manifest.max_seq_length, manifest.truncation_side, content)
 
