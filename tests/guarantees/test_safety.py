@@ -452,7 +452,7 @@ def test_s3_a_bundle_with_other_settings_is_refused_in_one_line_or_works(
 
 
 @pytest.mark.slow
-@settings(max_examples=1500)
+@settings(max_examples=250)
 @given(
     change=changes(),
     at=st.sampled_from([("bundle-v1", name) for name in ("whiten.json", "tokenizer.json", "probes.json")])
@@ -471,7 +471,7 @@ def test_s3_commands_end_on_bundles_with_other_settings(
 
 
 @pytest.mark.slow
-@settings(max_examples=1500)
+@settings(max_examples=250)
 @given(drawn=changes(), turn=st.integers(0, 99), kind=st.sampled_from(["bert", "published", "routes", "adapter"]))
 def test_s3_a_plan_ends_on_a_model_with_other_settings(
     tmp_path_factory: pytest.TempPathFactory, drawn: Any, turn: int, kind: str
