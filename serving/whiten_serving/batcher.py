@@ -53,7 +53,8 @@ class Batcher(_Queued):
     A text's vector does not depend on the other texts of its batch. Calls take turns: a batch begins with the next text
     of the call whose turn it is, and takes others of its length from those that wait next. A turn lasts until as many
     tokens of the call are taken as a full batch has. So a short call waits for so many of each long one, not for all of
-    it. Equal texts of a call are computed once. No call waits for others to come. After a fork, make one in each child.
+    it. Equal texts of a call are computed once. No call waits for others to come. A batch ends early when all of its
+    calls were cancelled. After a fork, make one in each child.
 
     Args:
         encoder: an encoder, which stays the caller's to close; or the bundle of one that is opened and closed here.
@@ -86,24 +87,24 @@ class Batcher(_Queued):
 
         Args:
             texts: one text, or several, as in `Encoder.encode`.
-            timeout: seconds from now after which the texts are not computed any more; None for no end. A batch that
-                runs already is not interrupted. The future ends when a lane comes to the texts, not before.
+            timeout: seconds from now after which no lane takes the texts any more; None for no end. The future ends
+                when a lane comes to the texts, not before.
             options: the keyword arguments of `Encoder.encode`, but `batch_size`: batches are the lanes'.
 
         Returns:
             A future of what `Encoder.encode` returns: float32 [n, k], or [k] for a single string; it raises
-            DeadlineExceededError if the time was over. `cancel` keeps texts that wait from being computed.
+            DeadlineExceededError if the time was over. `cancel` keeps texts from being computed.
 
         Raises:
             OverloadedError: too much work waits already.
-            TooManyTokensError: there are more tokens than can be computed in the time, or than may wait.
+            TooManyTokensError: there are more tokens than may wait, 1,048,576.
             TextError: an item is not a string; the message has its index.
             TooLongError: a text is too long and `truncate` is False.
             UsageError: an option cannot be used as given.
             ClosedError: the batcher or the encoder is closed.
         """
         until = moment_in("timeout", timeout)
-        self._queue.scheduler.check_room()
+        self._queue.check_room()
         future: Future[NDArray[Any]] = Future()
         request = self._queue.request(texts, **options)
         request.deadline = until
@@ -152,7 +153,7 @@ class AsyncEncoder(_Queued):
         timeout: float | None = None,
         **options: Unpack[QueuedArguments],
     ) -> NDArray[Any]:
-        """Embed texts. Cancelling the task keeps texts that wait from being computed.
+        """Embed texts. Cancelling the task keeps texts from being computed.
 
         Args:
             texts: one text, or several, as in `Encoder.encode`.
@@ -164,7 +165,7 @@ class AsyncEncoder(_Queued):
 
         Raises:
             OverloadedError: too much work waits already.
-            TooManyTokensError: there are more tokens than can be computed in the time, or than may wait.
+            TooManyTokensError: there are more tokens than may wait, 1,048,576.
             DeadlineExceededError: the vectors were not there in time.
             TextError: an item is not a string; the message has its index.
             TooLongError: a text is too long and `truncate` is False.
@@ -172,7 +173,7 @@ class AsyncEncoder(_Queued):
             ClosedError: the batcher or the encoder is closed.
         """
         until = moment_in("timeout", timeout)
-        self._queue.scheduler.check_room()
+        self._queue.check_room()
         items = texts if isinstance(texts, str) else list(as_iterable(texts))  # their TimeoutError is theirs
         limit = asyncio.timeout(None if until == math.inf else until - time.monotonic())
         try:

@@ -4,6 +4,8 @@ import asyncio
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -12,10 +14,12 @@ from numpy.typing import NDArray
 
 from whiten_runtime.errors import UsageError, checked_texts
 from whiten_runtime.inference.embedder import DifferentTexts
-from whiten_runtime.inference.options import QueuedArguments
+from whiten_runtime.inference.engine import Engine, TokenizedTexts
+from whiten_runtime.inference.options import EncodeOptions, QueuedArguments
 from whiten_runtime.opened.encoder import Encoder
 from whiten_runtime.opened.model import embedder_of
 from whiten_runtime.opened.opening import encode_options
+from whiten_serving.fairness import pieces
 from whiten_serving.requests import Request
 from whiten_serving.scheduler import Scheduler
 
@@ -62,26 +66,36 @@ class EncoderQueue:
         if not self._shares:
             weakref.finalize(self, self.scheduler.abandon).atexit = False
 
+    def check_room(self) -> None:
+        """Raise OverloadedError if even a short request would be refused now."""
+        self.scheduler.check_room([self.runner])
+
     def request(self, texts: str | Iterable[str], **options: Unpack[QueuedArguments]) -> Request:
         """Tokenise texts, by the options of `Batcher.submit`, and return a request to `put`."""
+        call = _Call.of(texts, self._options(**options))
+        return call.request(self.runner, self._embedder.tokenize(call.texts, call.options, 0, call.different))
+
+    async def request_in_loop(
+        self, texts: str | list[str], client: str = "", **options: Unpack[QueuedArguments]
+    ) -> Request:
+        """Return `request` of texts, one or a list; long ones are tokenised in threads, in turns of the client."""
+        if _characters(texts, options.get("prompt")) <= _INLINE_CHARACTERS:
+            return self.request(texts, **options)
+        call = _Call.of(texts, self._options(**options))
+        extra = len(call.options.prompt) + _TEXT
+        parts = []
+        for part, size in pieces([len(text) + extra for text in call.texts]):
+            work = partial(self._embedder.tokenize, call.texts[part], call.options, part.start, call.different)
+            parts.append(await self.scheduler.readers.run(client, size, work))
+        ids = [row for some in parts for row in some.ids]
+        truncated = sum(some.truncated for some in parts)
+        return call.request(self.runner, TokenizedTexts(ids, parts[0].prompt_tokens, truncated))
+
+    def _options(self, **options: Unpack[QueuedArguments]) -> EncodeOptions:
         settings = encode_options(self.encoder, **options)
         if settings.batch_size is not None:
             raise UsageError(f"batch_size is {settings.batch_size}, but batches are those of the lanes; leave it out")
-        if isinstance(texts, str):
-            tokenized = self._embedder.tokenize([texts], settings)
-            return Request(self.runner, tokenized, lambda vectors: settings.finish(vectors)[0], ignore)
-        items = checked_texts(texts)
-        different = DifferentTexts.of(items)
-        if different is None:
-            return Request(self.runner, self._embedder.tokenize(items, settings), settings.finish, ignore)
-        tokenized = self._embedder.tokenize(different.texts, settings, 0, different)
-        return Request(self.runner, tokenized, settings.finish, ignore, places=different.places)
-
-    async def request_in_loop(self, texts: str | list[str], **options: Unpack[QueuedArguments]) -> Request:
-        """Return `request` of texts, one or a list, which are tokenised in another thread if they are long."""
-        if _characters(texts, options.get("prompt")) <= _INLINE_CHARACTERS:
-            return self.request(texts, **options)
-        return await asyncio.to_thread(self.request, texts, **options)
+        return settings
 
     def put(self, request: Request, done: Callable[[Request], object], wake: bool = True) -> None:
         """Queue a request of `request`, and have a function called in a lane when it has its outcome.
@@ -90,7 +104,7 @@ class EncoderQueue:
 
         Raises:
             OverloadedError: too much work waits already.
-            TooManyTokensError: the request has more tokens than can be computed by its deadline.
+            TooManyTokensError: the request has more tokens than may wait.
             ClosedError: the scheduler is closed.
         """
         if request.texts.ids:
@@ -129,6 +143,34 @@ class EncoderQueue:
         self.scheduler.end(self.runner, wait) if self._shares else self.scheduler.close(wait)
         if self._owned:
             self.encoder.close()
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Texts of a call, each once, and its options."""
+
+    texts: list[str]
+    options: EncodeOptions
+    different: DifferentTexts | None
+    single: bool  # whether the call has a string, and gets one vector
+
+    @classmethod
+    def of(cls, texts: str | Iterable[str], options: EncodeOptions) -> "_Call":
+        if isinstance(texts, str):
+            return cls([texts], options, None, True)
+        items = checked_texts(texts)
+        different = DifferentTexts.of(items)
+        return cls(items if different is None else different.texts, options, different, False)
+
+    def request(self, runner: Engine, tokenized: TokenizedTexts) -> Request:
+        places = None if self.different is None else self.different.places
+        return Request(
+            runner, tokenized, self._finish_one if self.single else self.options.finish, ignore, places=places
+        )
+
+    def _finish_one(self, vectors: NDArray[np.float32]) -> NDArray[Any]:
+        row: NDArray[Any] = self.options.finish(vectors)[0]
+        return row
 
 
 def ignore(request: Request) -> None:

@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 
 import uvicorn
@@ -156,6 +157,15 @@ def address_of(sock: socket.socket) -> str:
     if isinstance(name, str):
         return f"unix:{name}"
     return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+
+
+def hosts_of(sock: socket.socket, settings: Settings) -> frozenset[str] | None:
+    """Return the names by which a server that only this machine reaches, and that needs no key, answers; else None."""
+    name = sock.getsockname()
+    if settings.api_keys or isinstance(name, str) or not ip_address(name[0]).is_loopback:
+        return None
+    own = Address.of(settings.listen).host.lower()
+    return frozenset({"localhost", "127.0.0.1", "[::1]", own, f"[{own}]", *map(str.lower, settings.hosts)})
 
 
 def page_url(settings: Settings, address: str) -> str | None:

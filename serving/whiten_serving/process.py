@@ -32,6 +32,7 @@ from whiten_serving.opening import (
     bind,
     check_certificate,
     describe,
+    hosts_of,
     is_replaced,
     load_certificate,
     make_model,
@@ -56,7 +57,7 @@ def serve(settings: Settings, choices: Sequence[ModelChoice], hang_ups: Sequence
     """Serve bundles until SIGTERM or SIGINT has been obeyed. A list of `hang_ups` may grow before it is ready."""
     set_up_logs(usual_format() if settings.log == "off" else settings.log)
     address = Address.of(settings.listen)
-    check_paths((choice.name for choice in choices), settings.root_path)
+    check_paths([choice.name for choice in choices], settings.root_path)
     if settings.tls is not None:
         check_certificate(settings.tls)
     listener = bind(settings)
@@ -83,6 +84,7 @@ class Process:
     async def run(self, listener: socket.socket, hang_ups: Sequence[int] = ()) -> None:
         """Serve until a signal has been obeyed; reload at once if there were hang-ups before."""
         settings, address = self.settings, address_of(listener)
+        self.service.hosts = hosts_of(listener, settings)
         config = uvicorn.Config(
             with_tracing(make_app(self.service)),
             http=Protocol,

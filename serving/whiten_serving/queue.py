@@ -1,6 +1,7 @@
 """Hold the requests that wait, and form batches of their texts. No threads: callers hold a lock."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import count
 from weakref import WeakKeyDictionary
@@ -9,6 +10,7 @@ import numpy as np
 
 from whiten_runtime.inference.batching import Schedule, token_budget, workers_for
 from whiten_runtime.inference.engine import Engine
+from whiten_serving.fairness import Turns
 from whiten_serving.requests import RUN_SHARE, Batch, Item, ModelStats, Rate, Request
 
 WINDOW = 256
@@ -26,15 +28,14 @@ class Line:
         self.schedule = schedule
         self.running = 0
         self.tokens = 0  # that wait
-        self.turn = 0  # number of the last batch that was its own
         self.rate = Rate()  # of all batches, by their cost
         self.single = Rate()  # of batches of one text, by their tokens
-        self.clients: dict[str, dict[Request, None]] = {}  # whose turn it is first, then the others
-
-    @property
-    def idle(self) -> bool:
-        """Return whether nothing waits or runs."""
-        return not self.tokens and not self.running
+        self.lane_seconds = 0.0  # that its batches took
+        self.turn = 0  # number of its last batch
+        self.failing_since: float | None = None  # since when no text at all is computed
+        self._clients = Turns[str](schedule.budget)
+        self._requests: dict[str, Turns[Request]] = {}  # that wait, by client
+        self._tokens = Counter[str]()  # that wait, by client
 
     @property
     def ready(self) -> bool:
@@ -46,35 +47,53 @@ class Line:
         return self.rate.seconds_for(tokens * (1 + RUN_SHARE))
 
     def stats(self, lanes: int) -> ModelStats:
-        """Return what waits, and at which rate so many lanes compute it."""
-        requests, second = sum(map(len, self.clients.values())), self.seconds_for(1)
-        seconds = self.seconds_for(self.tokens) / lanes
-        return ModelStats(requests, self.tokens, seconds, lanes / second if second else 0.0)
+        """Return what waits."""
+        requests = sum(len(list(some)) for some in self._requests.values())
+        return ModelStats(requests, self.tokens, self.seconds_for(self.tokens) / lanes)
 
-    def remove(self, request: Request) -> None:
-        """Forget a request of which no text waits any more."""
-        requests = self.clients[request.client]
-        del requests[request]
-        if not requests:
-            del self.clients[request.client]
+    def add(self, request: Request) -> None:
+        """Queue a request behind the others of its client, and its client behind the others."""
+        self._clients.add(request.client)
+        if request.client not in self._requests:
+            self._requests[request.client] = Turns(self.schedule.budget)
+        self._requests[request.client].add(request)
+        self._count(request, request.queued_tokens)
 
-    def first(self) -> Request:
-        """Return the request whose turn it is."""
-        return next(iter(next(iter(self.clients.values()))))
+    def take(self, request: Request, indices: list[int]) -> None:
+        """Note that a lane takes some texts of a request."""
+        chosen, tokens = set(indices), sum(request.lengths[index] for index in indices)
+        request.waiting[:WINDOW] = [index for index in request.waiting[:WINDOW] if index not in chosen]
+        request.queued_tokens -= tokens
+        self._clients.charge(request.client, tokens)
+        self._requests[request.client].charge(request, tokens)
+        self._count(request, -tokens)
+        if not request.waiting:
+            self._remove(request)
 
-    def pass_turn(self, request: Request) -> None:
-        """Put a client behind the others, and its request behind those of the same client."""
-        request.turn_tokens -= self.schedule.budget
-        requests = self.clients.pop(request.client)
-        del requests[request]
-        requests[request] = None
-        self.clients[request.client] = requests
+    def drop(self, request: Request) -> None:
+        """Forget the texts of a request that wait."""
+        self._count(request, -request.queued_tokens)
+        request.queued_tokens, request.waiting = 0, []
+        self._remove(request)
+
+    def _remove(self, request: Request) -> None:
+        requests = self._requests[request.client]
+        requests.remove(request)
+        if not self._tokens[request.client]:
+            del self._requests[request.client], self._tokens[request.client]
+        if not self.tokens:
+            self._clients = Turns(self.schedule.budget)  # debts last while others wait
+
+    def _count(self, request: Request, tokens: int) -> None:
+        self.tokens += tokens
+        self._tokens[request.client] += tokens
 
     def window(self, now: float, late: list[Request]) -> list[Item]:
         """Return up to `WINDOW` texts in the order of turns; note requests whose deadlines have passed."""
         items: list[Item] = []
-        for requests in self.clients.values():
-            for request in requests:
+        self.first()
+        for client in self._clients:
+            for request in self._requests.get(client, ()):
                 if now >= request.deadline:
                     late.append(request)
                     continue
@@ -82,6 +101,11 @@ class Line:
                 if len(items) == WINDOW:
                     return items
         return items
+
+    def first(self) -> Request:
+        """Return the request whose turn it is."""
+        requests = self._requests[self._clients.first(self._requests)]
+        return requests.first()
 
     def form(self, window: list[Item], idle: int) -> Batch:
         """Return a batch of the first text and others of the window."""
@@ -94,34 +118,29 @@ class Line:
         chosen = sorted(companions(lengths, most, schedule.budget, schedule.pairs))
         return Batch.of(window[places[number]] for number in chosen)
 
-    def wait_for(self, seconds: float, client: str) -> float:
-        """Return the time of one lane until work of so many seconds has had its turns, besides the work itself.
+    def tokens_before(self, client: str, tokens: int) -> int:
+        """Return the tokens that are computed before a request of a client, of so many tokens, has had its turns.
 
-        Each request that waits goes before it with as much work as it has itself, at least a batch; and so does each
+        Each request that waits goes before it with as many tokens as it has itself, at least a batch; and so does each
         other client, whatever the number of its requests.
         """
-        least = max(seconds, self.seconds_for(self.schedule.budget))
-        times = {
-            name: [self.seconds_for(request.queued_tokens) for request in requests]
-            for name, requests in self.clients.items()
-        }
-        own = sum(min(one, least) for one in times.pop(client, ()))
-        return own + sum(min(sum(others), own + least) for others in times.values())
+        least = max(tokens, self.schedule.budget)
+        own = sum(min(request.queued_tokens, least) for request in self._requests.get(client, ()))
+        others = (waiting for name, waiting in self._tokens.items() if name != client)
+        return own + sum(min(waiting, own + least) for waiting in others)
 
 
 class Queue:
     """Queue of requests, which take turns, and of whose texts batches are formed.
 
-    When a lane is free, it is the turn of the model that has had none for the longest time, among those that may run
-    another batch; then of one of its clients, and of one of the client's requests, in the same way. The batch has the
-    next text of this request, and those of like length among the texts that come next, the window. The request keeps
-    its turn until as many of its tokens are taken as a full batch has, as a few texts of several lengths need several
-    batches; what is more counts in its next turn (deficit round robin: Shreedhar and Varghese, 1996). So a text
-    waits for the tokens of a full batch, or nearly two, of each request that waits, whatever their work.
+    When a lane is free, it is the turn of the model that has had the least time of lanes, among those that may run
+    another batch; then of one of its clients, and of one of the client's requests. The batch has the next text of this
+    request, and those of like length among the texts that come next, the window. A turn lasts until as many tokens are
+    taken as a full batch has, as a few texts of several lengths need several batches; what is more counts in the next
+    turns of the client, whatever becomes of the request.
     """
 
     def __init__(self) -> None:
-        self.tokens = 0
         self.requests = 0
         self.seconds = 0.0  # of one lane, that the waiting work takes
         self._lines: WeakKeyDictionary[Engine, Line] = WeakKeyDictionary()
@@ -135,36 +154,42 @@ class Queue:
             line = self._lines[runner] = Line(runner.schedule)
         return line
 
+    @property
+    def tokens(self) -> int:
+        """Return the number of tokens that wait."""
+        return sum([line.tokens for line in self._waiting])
+
     def add(self, request: Request) -> None:
-        """Queue a request behind the others of its client."""
+        """Queue a request."""
         line = self.line(request.runner)
-        line.clients.setdefault(request.client, {})[request] = None
+        if not line.tokens and not line.running:  # time that a model does not use is not saved up
+            active = [other.lane_seconds for other in self._lines.values() if other.tokens or other.running]
+            line.lane_seconds = max(line.lane_seconds, min(active, default=0.0))
+        line.add(request)
         self.requests += 1
-        self._count(line, request.queued_tokens)
+        self._count(line)
 
     def drop(self, request: Request) -> None:
         """Forget the texts of a request that wait, if any do; the caller marks it as over."""
         if request.queued_tokens:
-            line, tokens = self._lines[request.runner], request.queued_tokens
-            if request.started and request is line.first():  # else a client who drops requests would keep its turn
-                line.pass_turn(request)
-            line.remove(request)
-            request.queued_tokens, request.waiting = 0, []
+            line = self._lines[request.runner]
+            line.drop(request)
             self.requests -= 1
-            self._count(line, -tokens)
+            self._count(line)
 
-    def _count(self, line: Line, tokens: int) -> None:
-        self.tokens += tokens
-        line.tokens += tokens
+    def _count(self, line: Line) -> None:
         if line.tokens:
             self._waiting[line] = None
         else:
             self._waiting.pop(line, None)
         self.seconds = sum([one.seconds_for(one.tokens) for one in self._waiting])
 
-    def wait_for(self, seconds: float, client: str) -> float:
-        """Return the time of one lane until work of so many seconds has had its turns, besides the work itself."""
-        return sum(line.wait_for(seconds, client) for line in self._waiting)
+    def seconds_before(self, runner: Engine, client: str, tokens: int) -> float:
+        """Return the time of one lane until a request of so many tokens has had its turns, besides its own."""
+        line = self.line(runner)
+        own = line.seconds_for(line.tokens_before(client, tokens))
+        most = own + line.seconds_for(max(tokens, line.schedule.budget))
+        return own + sum(min(other.seconds_for(other.tokens), most) for other in self._waiting if other is not line)
 
     @property
     def ready(self) -> bool:
@@ -177,7 +202,8 @@ class Queue:
         return None if line is None else line.first()
 
     def _next(self) -> Line | None:
-        return min((line for line in self._waiting if line.ready), key=lambda line: line.turn, default=None)
+        ready = (line for line in self._waiting if line.ready)
+        return min(ready, key=lambda line: (line.lane_seconds, line.turn), default=None)
 
     def take(self, idle: int, now: float, late: list[Request]) -> Batch | None:
         """Take the next batch; None if no text may be taken. Requests found late are dropped, and noted in `late`.
@@ -185,47 +211,35 @@ class Queue:
         What it raises, for want of memory, leaves everything as it was, but for these.
         """
         while (line := self._next()) is not None:
-            found: list[Request] = []
-            window = line.window(now, found)
-            if not found:
-                return self._taken(line, line.form(window, idle), window[0][0], now)
-            late += found
-            for request in found:
+            expired: list[Request] = []
+            window = line.window(now, expired)
+            if not expired:
+                return self._taken(line, line.form(window, idle), now)
+            late += expired
+            for request in expired:
                 self.drop(request)
         return None
 
-    def _taken(self, line: Line, batch: Batch, first: Request, now: float) -> Batch:
-        """Note that a batch is taken in the turn of a request."""
-        left = {
-            request: [index for index in request.waiting[:WINDOW] if index not in indices]
-            for request, indices in ((request, set(indices)) for request, indices in batch.parts.items())
-        }
+    def _taken(self, line: Line, batch: Batch, now: float) -> Batch:
         line.turn = next(self._turns)
         line.running += 1
         for request, indices in batch.parts.items():
             request.started = request.started or now
-            request.waiting[:WINDOW] = left[request]
-            tokens = sum(request.lengths[index] for index in indices)
-            request.queued_tokens -= tokens
-            request.turn_tokens += tokens if request is first else 0
-        if not first.waiting or first.turn_tokens >= line.schedule.budget:
-            line.pass_turn(first)
-        for request in batch.parts:
-            if not request.waiting:
-                line.remove(request)
-                self.requests -= 1
-        self._count(line, -batch.tokens)
+            line.take(request, indices)
+            self.requests -= not request.waiting
+        self._count(line)
         return batch
 
-    def end(self, batch: Batch, seconds: float | None = None, share: float = 1.0) -> None:
-        """Note that a batch does not run any more, and how long it took if it was computed.
+    def end(self, batch: Batch, seconds: float, share: float, computed: bool) -> None:
+        """Note that a batch does not run any more, and how long it took.
 
         It took `share` lanes, more than one where the others cannot be used meanwhile.
         """
         line = self._lines[batch.runner]
         line.running -= 1
-        if seconds is not None:
-            line.rate.add(batch.cost, seconds * share, line.schedule.workers)
+        line.lane_seconds += seconds * share
+        if computed:
+            line.rate.add(batch.cost, seconds * share)
             if batch.texts == 1:
                 line.single.add(batch.tokens, seconds)
 

@@ -17,12 +17,8 @@ RUN_SHARE = 1 / 24
 """Cost of a run besides that of its padded tokens, as a share of the tokens of a full batch: 11 tokens of 256, measured
 with all-MiniLM-L6-v2 in int8."""
 
-_MEMORY = 0.95
-"""Share of the earlier measurements that the rate keeps with each batch: about the last twenty count. With fewer, too
-much is accepted whenever some batches happen to be fast."""
-
-_STOOD_STILL = 8.0
-"""Factor by which batches are slower only if the process stood still or the machine was busy: they tell nothing."""
+_MEMORY = 0.9
+"""Share of the earlier measurements that a rate keeps with each batch: about the last ten count."""
 
 
 class OverloadedError(WhitenError):
@@ -41,10 +37,10 @@ class OverloadedError(WhitenError):
 
 
 class TooManyTokensError(WhitenError, ValueError):
-    """Raised when a request has more tokens than can be computed by its deadline, or than may wait at all.
+    """Raised when a request has more tokens than may wait at all.
 
     Attributes:
-        limit: number of tokens that a request may have, at the rate measured so far.
+        limit: number of tokens that a request may have.
     """
 
     def __init__(self, message: str, limit: int) -> None:
@@ -81,9 +77,7 @@ class Request:
     tokens: int = field(init=False)
     queued_tokens: int = field(init=False)  # tokens that no lane has taken
     waiting: list[int] = field(init=False)  # indices of the texts that no lane has taken
-    turn_tokens: int = 0  # tokens that lanes have taken in its turn, and those beyond its share in the turns before
     left: int = field(init=False)  # texts that are not computed
-    is_sample: bool = False  # it measures the rate for nobody
     finished: bool = False  # it has its outcome, or its caller has gone
     result: NDArray[Any] | None = None
     error: Exception | None = None
@@ -99,11 +93,6 @@ class Request:
     def asked_tokens(self) -> int:
         """Return the tokens of all texts of the call, equal ones too."""
         return self.tokens if self.places is None else sum(self.lengths[place] for place in self.places)
-
-    def sample(self, tokens: int) -> "Request":
-        """Return a request of its first texts, one or so many tokens at most, that measures the rate for nobody."""
-        texts = TokenizedTexts(self.texts.ids[: max(tokens // max(self.lengths), 1)], self.texts.prompt_tokens)
-        return Request(self.runner, texts, self.finish, lambda request: None, client=self.client, is_sample=True)
 
     def store(self, indices: list[int], vectors: NDArray[np.float32]) -> bool:
         """Take the vectors of some of its texts, and return whether all are there."""
@@ -155,12 +144,6 @@ class Batch:
         """Return what computes the batch."""
         return next(iter(self.parts)).runner
 
-    def counted(self) -> "Batch":
-        """Return the batch as it would be without the texts of samples, which are computed for nobody."""
-        if not any(request.is_sample for request in self.parts):
-            return self
-        return Batch.of((one, index) for one, indices in self.parts.items() if not one.is_sample for index in indices)
-
     @property
     def cost(self) -> float:
         """Return what the batch costs, in tokens: those of the texts, padding, and the run itself."""
@@ -182,7 +165,7 @@ class BatcherCounters:
         tokens: tokens of these texts, without padding.
         padding: tokens of padding that were computed.
         batches: batches that were computed.
-        rejected: requests refused because too much waited, or because they have more work than their deadline allows.
+        rejected: requests refused because too much waited.
         cancelled: requests cancelled before they were computed.
         expired: requests whose deadline passed before they were computed.
     """
@@ -221,12 +204,11 @@ class BatcherStats:
 
 @dataclass(frozen=True)
 class ModelStats:
-    """Counts what waits of one model at one moment, and says how fast it is."""
+    """Counts what waits of one model at one moment."""
 
     requests: int  # of which texts wait
     tokens: int  # that wait
     seconds: float  # time that they take; 0 before the first batch
-    rate: float  # tokens that all lanes compute in a second; 0 before the first batch
 
 
 @dataclass
@@ -236,11 +218,10 @@ class Rate:
     tokens: float = 0.0
     seconds: float = 0.0
 
-    def add(self, tokens: float, seconds: float, workers: int = 1) -> None:
-        """Add a batch; forget those before one that is much faster, even if it had the threads of all workers."""
-        memory = 0.0 if self.seconds_for(tokens) > _STOOD_STILL * workers * seconds else _MEMORY
-        self.tokens = self.tokens * memory + tokens
-        self.seconds = self.seconds * memory + seconds
+    def add(self, tokens: float, seconds: float) -> None:
+        """Add a batch."""
+        self.tokens = self.tokens * _MEMORY + tokens
+        self.seconds = self.seconds * _MEMORY + seconds
 
     def seconds_for(self, tokens: float) -> float:
         """Return the time that tokens take; 0 before the first batch."""

@@ -103,6 +103,11 @@ _TOKEN_IDS = Setting(
     "Token ids in place of texts: `reject`, or `own`, which takes those of the bundle's own tokenizer.", _IDS
 )
 _ORIGINS = Setting("Origins whose pages may read answers, a list; `*` for all.", default="none")
+_HOSTS = Setting(
+    "Further names by which a server on this machine without keys may be asked, a list: those in the header Host that "
+    "a proxy in front sends.",
+    default="localhost and its addresses",
+)
 _ROOT = Setting(
     "Path before all routes, such as `/whiten`, whether a gateway takes it away or leaves it.", default="none"
 )
@@ -219,6 +224,7 @@ class Settings(AppSettings):
     """Settings of `whiten serve`: those of the application, and those of the process around it."""
 
     listen: Annotated[str, _LISTEN_ON] = "127.0.0.1:8080"
+    hosts: Annotated[tuple[str, ...], _HOSTS] = ()
     keep_alive: Annotated[float, _KEEP_ALIVE] = 75.0
     tls: Annotated[str | None, _TLS] = None
     api_key_file: Annotated[str | None, _KEY_FILE] = None
@@ -240,6 +246,8 @@ class Settings(AppSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         Address.of(self.listen)
+        if not isinstance(self.hosts, tuple) or not all(isinstance(name, str) and name for name in self.hosts):
+            raise UsageError("hosts is not a tuple (in a file, a list) of strings that are not empty")
         if not isinstance(self.socket_mode, str) or not re.fullmatch(r"0?[0-7]{3}", self.socket_mode):
             raise UsageError(f'socket_mode is {self.socket_mode!r}; wanted a mode such as "660"')
         if not isinstance(self.socket_group, str):

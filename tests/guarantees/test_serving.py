@@ -92,8 +92,8 @@ def check_shares(encoder: AsyncEncoder, lengths: list[int]) -> None:
     [
         [250, 25],
         [25, 26, 200, 12],
-        pytest.param([8192, 25], marks=broken(83)),
-        pytest.param([25, 2048, 700], marks=broken(83)),
+        [8192, 25],
+        [25, 2048, 700],
     ],
     ids=str,
 )
@@ -106,7 +106,6 @@ lengths = st.integers(2, 12).flatmap(lambda power: st.integers(2**power, 2 ** (p
 
 
 @pytest.mark.slow
-@broken(83)
 @settings(max_examples=20)
 @given(st.lists(lengths, min_size=2, max_size=6))
 @example([1024, 25])
@@ -121,7 +120,6 @@ heads = st.lists(st.integers(1, 32_000_000), min_size=1, max_size=40)
 """Declared lengths of bodies."""
 
 
-@broken(83)
 @settings(max_examples=20)
 @given(heads, st.integers(1, 100), st.integers(3, 600))
 @example([31_000_000, 31_000_000, 23_300_000], 100, 500)
@@ -135,7 +133,6 @@ def test_f2_heads_and_a_byte_have_no_other_client_refused(
     assert answer.status == 200, answer.body
 
 
-@broken(83)
 @pytest.mark.parametrize(("bodies", "length"), [(2, 330_000), (7, 95_000)])
 def test_f2_bytes_have_no_other_client_refused(timed: AsyncEncoder, bodies: int, length: int) -> None:
     app = timed.asgi_app("timed", api_keys=keys_of_clients(), max_in_flight=2_000_000, log="off")
@@ -147,7 +144,6 @@ def test_f2_bytes_have_no_other_client_refused(timed: AsyncEncoder, bodies: int,
 
 
 @pytest.mark.slow
-@broken(83)
 def test_f2_connections_have_no_other_client_refused(timed: AsyncEncoder) -> None:
     app = timed.asgi_app("timed", api_keys=keys_of_clients(), log="off")
     answer = asyncio.run(with_others_staying(app, [(9, b"{")] * 2048, Post(["a"], 1)))
@@ -156,7 +152,6 @@ def test_f2_connections_have_no_other_client_refused(timed: AsyncEncoder) -> Non
 
 
 @pytest.mark.slow
-@broken(83)
 def test_f2_tokens_have_no_other_client_refused(timed: AsyncEncoder) -> None:
     """A client has as many tokens waiting as may wait, of which the last request finds no room."""
 
@@ -188,7 +183,7 @@ def short_texts(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     asyncio.run(encoder.close(wait=False))
 
 
-@pytest.mark.parametrize("letters", [10, pytest.param(4200, marks=broken(83))])
+@pytest.mark.parametrize("letters", [10, 4200])
 def test_f2_texts_that_take_long_to_tokenise_delay_no_other_client(short_texts: AsyncEncoder, letters: int) -> None:
     async def run() -> int:
         app = short_texts.asgi_app("timed", api_keys=keys_of_clients(), max_in_flight=2**40, log="off")
@@ -199,7 +194,7 @@ def test_f2_texts_that_take_long_to_tokenise_delay_no_other_client(short_texts: 
     assert count <= NOISY / 2
 
 
-@pytest.mark.parametrize("path", ["/live", "/ready", pytest.param("/metrics", marks=broken(83))])
+@pytest.mark.parametrize("path", ["/live", "/ready", "/metrics"])
 def test_f4_probes_do_not_wait_behind_work(short_texts: AsyncEncoder, path: str) -> None:
     async def run() -> int:
         app = short_texts.asgi_app("timed", api_keys=keys_of_clients(), max_in_flight=2**40, log="off")
@@ -285,7 +280,6 @@ async def statuses(app: Any, *paths: str) -> list[int]:
     return [(await ask(app, "GET", path)).status for path in paths]
 
 
-@broken(83)
 def test_f5_a_model_that_answers_nothing_is_not_ready(golden: Path, tmp_path: Path) -> None:
     write_broken_bundle(golden / "bundle-v1", tmp_path / "broken")
 
@@ -317,7 +311,6 @@ def test_f5_a_text_that_fails_leaves_the_model_ready(golden: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-@broken(83)
 def test_f5_a_long_text_is_no_reason_to_restart(timed_bundle: Path) -> None:
     """It is computed for a minute and more, if nobody ends it."""
     with RunningServer(f"timed={timed_bundle}", "--no-verify", "--timeout", "1s", "--log", "off") as server:
@@ -329,13 +322,12 @@ def test_f5_a_long_text_is_no_reason_to_restart(timed_bundle: Path) -> None:
         assert found == {200}
 
 
-@broken(83)
 @pytest.mark.parametrize(
     "way", ["cancelled", *(pytest.param(way, marks=pytest.mark.slow) for way in ("late", "disconnected"))]
 )
 def test_f6_a_batch_for_nobody_ends(timed_bundle: Path, way: str) -> None:
     """Another encoder computes a text of a third of its length: it ends later than a short text behind that batch."""
-    sizes = (724, 512, 362) if way == "cancelled" else (1024, 724, 512)
+    sizes = (724, 512, 362) if way == "cancelled" else (1448, 1024, 724)
     long, third, short = (f"{slow(size)} {text_of(900)}" for size in sizes)
 
     async def run() -> bool:
@@ -344,7 +336,7 @@ def test_f6_a_batch_for_nobody_ends(timed_bundle: Path, way: str) -> None:
         task: asyncio.Task[Any] = asyncio.create_task(
             encoder.encode(long)
             if way == "cancelled"
-            else ask(app, "POST", "/embed", {"inputs": long}, {"x-timeout-ms": "150"})
+            else ask(app, "POST", "/embed", {"inputs": long}, {"x-timeout-ms": "500"})
             if way == "late"
             else leave(app, {"inputs": long}, gone)
         )
@@ -381,7 +373,7 @@ def test_f6_texts_that_wait_for_nobody_are_not_computed(timed_bundle: Path, way:
                 else:
                     calls.append(leave(app, body, gone))
             tasks = [asyncio.create_task(call) for call in calls]
-            await until(lambda: encoder.stats().queue_requests == 20 or way == "late")
+            await until(lambda: encoder.stats().queue_requests >= 20 or way == "late")
             gone.set()
             await (cancel(*tasks) if way == "cancelled" else asyncio.gather(*tasks))
             await gate
@@ -404,9 +396,7 @@ GETS = (
 )
 
 
-@pytest.mark.parametrize(
-    "path", [*OPEN, *GETS, *(pytest.param(path, marks=broken(83)) for path in ("/metrics", "/openapi.json"))]
-)
+@pytest.mark.parametrize("path", [*OPEN, *GETS, "/metrics", "/openapi.json"])
 @pytest.mark.parametrize("key", [None, "sk-2358"])
 def test_f7_nothing_is_readable_without_a_key(tiny: Encoder, path: str, key: str | None) -> None:
     app = AsyncEncoder(tiny).asgi_app("own-model", api_keys=SECRETS, log="off")
@@ -436,7 +426,7 @@ def two_models(golden: Path) -> Iterator[RunningServer]:
     "host",
     [
         *("localhost", "127.0.0.1", "[::1]", "LOCALHOST"),
-        *(pytest.param(host, marks=broken(83)) for host in ("evil.example", "127.0.0.1.evil.example", "localhost.a")),
+        *("evil.example", "127.0.0.1.evil.example", "localhost.a"),
     ],
 )
 def test_f7_a_server_of_this_machine_answers_to_its_own_names_only(two_models: RunningServer, host: str) -> None:
@@ -561,7 +551,6 @@ def test_f9_an_unknown_model(two_models: RunningServer, path: str, field: str, w
 ENDINGS = ("embed_all", "embed_sparse", "predict", "rerank", "embeed", "embed/x", "v1", "similarity/embed", "Embed")
 
 
-@broken(83)
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("path", [*(f"/models/tiny/{ending}" for ending in ENDINGS), "/models/no", "/models/no/embed"])
 def test_s4_an_unknown_path_is_404(tiny: Encoder, method: str, path: str) -> None:

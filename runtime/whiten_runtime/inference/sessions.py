@@ -3,8 +3,8 @@
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from threading import Event
-from typing import Any
+from threading import Event, local
+from typing import Any, Self
 from weakref import WeakSet
 
 import numpy as np
@@ -16,6 +16,49 @@ from whiten_runtime.errors import BundleError, ClosedError, RunError, one_line
 from whiten_runtime.ort.providers import import_onnxruntime
 from whiten_runtime.ort.session import SessionOptions, create_session
 from whiten_runtime.ort.threads import ForkSafeLock, after_fork_in_child, native_call
+
+
+class Interruption:
+    """Ends runs that nobody waits for: those that a thread begins in a `with` block of this, when another one asks."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._options: Any = None
+
+    def __enter__(self) -> Self:
+        _current.interruption = self
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        _current.interruption = None
+
+    def request(self) -> None:
+        """End the run that goes on between two of its operators, and those that begin later."""
+        self.requested = True
+        if self._options is not None:
+            self._options.terminate = True
+
+    def watch(self, options: Any) -> None:
+        """Take the options of a run that begins."""
+        self._options = options
+        if self.requested:
+            options.terminate = True
+
+
+_current = local()
+
+
+def _run_options(shrink: bool = False) -> Any:
+    """Return options of a run, which its thread's interruption may end; `shrink` gives memory back after the run."""
+    interruption = getattr(_current, "interruption", None)
+    if interruption is None and not shrink:
+        return None
+    options = import_onnxruntime().RunOptions()
+    if shrink:
+        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    if interruption is not None:
+        interruption.watch(options)
+    return options
 
 
 class ForkSafeSession:
@@ -34,15 +77,14 @@ class ForkSafeSession:
         session = self.get()
         with native_call:
             try:
-                options = [_shrinking()] if shrink else []
-                results: list[NDArray[np.float32]] = session.run(list(outputs), dict(feed), *options)
+                results: list[NDArray[np.float32]] = session.run(list(outputs), dict(feed), _run_options(shrink))
             except Exception as error:  # onnxruntime's exceptions share no base class
                 raise _failed(str(error)) from error
         return results
 
     def run_in_pool(self, outputs: Sequence[str], feed: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
         """Run the graph like `run`, on one of the session's own threads: none of its other threads is woken for it."""
-        session = self.get()
+        session, options = self.get(), _run_options()  # which must live as long as the run
         ended, answer = Event(), []
 
         def end(results: list[NDArray[np.float32]], feed: object, error: str) -> None:
@@ -51,7 +93,7 @@ class ForkSafeSession:
 
         with native_call:
             try:
-                session.run_async(list(outputs), dict(feed), end, feed)
+                session.run_async(list(outputs), dict(feed), end, feed, options)
             except Exception as error:  # onnxruntime's exceptions share no base class
                 raise _failed(str(error)) from error
             try:
@@ -102,12 +144,6 @@ class ForkSafeSession:
         if self._session is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
             self._session = None
-
-
-def _shrinking() -> Any:
-    options = import_onnxruntime().RunOptions()
-    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-    return options
 
 
 def _failed(reason: str) -> RunError:

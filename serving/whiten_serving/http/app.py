@@ -1,10 +1,9 @@
 """Make the ASGI application: routes, errors, and what is logged and counted of each request."""
 
-import asyncio
 import logging
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Any
@@ -33,29 +32,36 @@ GONE = 499
 """Status, in logs and metrics, of requests whose caller had gone before the answer."""
 
 HUNG = 60.0
-"""Seconds after which a batch that still runs, longer than a request may take, has hung: /live says so."""
+"""Seconds after which /live says that the process cannot go on: while all models fail on every text, or while a batch
+runs on that was to end."""
 
 _EXPOSED = ("x-request-id", "x-whiten-truncated", "x-whiten-shape", "x-whiten-dtype", "retry-after", "retry-after-ms")
 
 
 async def live(service: Service, request: Request, call: Call) -> Response:
-    seconds = service.models.scheduler.stats().oldest_seconds
-    if seconds > max(HUNG, service.settings.timeout):
-        raise ApiError("hung", f"a batch has run for {seconds:.0f} s; restart the server")
+    """Answer 200 while the process can go on: 503 asks for a restart."""
+    scheduler = service.models.scheduler
+    if (seconds := scheduler.stuck_seconds()) > HUNG:
+        raise ApiError("hung", f"a batch has run on for {seconds:.0f} s after it was to end; restart the server")
+    if (seconds := min(scheduler.failing_seconds(served.queue.runner) for served in service.models)) > HUNG:
+        raise ApiError("failing", f"no text was computed for {seconds:.0f} s; restart the server")
     return PlainTextResponse("live\n")
 
 
 async def ready(service: Service, request: Request, call: Call) -> Response:
-    if "model" in request.path_params:
-        service.models.get(request.path_params["model"])
+    """Answer 200 while requests are welcome, and 503 while the server drains or a model fails on every text."""
+    name = request.path_params.get("model")
     if service.draining:
         raise draining("the server is about to stop")
+    for served in service.models if name is None else [service.models.named(name)]:
+        if served.is_failing():
+            raise ApiError("failing", f"the model {served.name!r} fails on every text; see the server's log")
     return PlainTextResponse("ready\n")
 
 
 async def metrics(service: Service, request: Request, call: Call) -> Response:
-    page = await asyncio.to_thread(service.metrics.page)
-    return Response(page, headers={"content-type": service.metrics.content_type})
+    """Return the metrics as Prometheus reads them."""
+    return Response(service.metrics.page(), headers={"content-type": service.metrics.content_type})
 
 
 async def about(service: Service, request: Request, call: Call) -> Response:
@@ -98,8 +104,8 @@ ENDPOINTS = (
     Endpoint("GET", "/api/version", "ollama", ollama.about),
     Endpoint("GET", "/live", "openai", live, open=True),
     Endpoint("GET", "/ready", "openai", ready, open=True),
-    Endpoint("GET", "/metrics", "openai", metrics, open=True),
-    Endpoint("GET", "/openapi.json", "openai", openapi, open=True),
+    Endpoint("GET", "/metrics", "openai", metrics),
+    Endpoint("GET", "/openapi.json", "openai", openapi),
     Endpoint("GET", "/", "openai", about, page=True),
 )
 """All routes."""
@@ -112,27 +118,37 @@ def all_paths() -> list[tuple[str, Endpoint]]:
     return own + [(f"/models/{{model}}{endpoint.path}".rstrip("/"), endpoint) for endpoint in below]
 
 
-def check_paths(names: Iterable[str], root: str) -> None:
-    """Check that neither a model's own path nor a path below the root path is another route."""
-    ends = tuple(endpoint.path for endpoint in TEI if endpoint.method == "POST" and endpoint.path != "/")
-    for name in names:
-        if name.endswith(ends):
-            raise UsageError(f"a model is called {name!r}, which ends like a route ({', '.join(ends)}); choose another")
-    paths = [path for path, _ in all_paths()]
-    routes = [compile_path(_pattern(path))[0] for path in paths]
-    for path in (root, *(root + path for path in paths)) if root else ():
+def _places(names: Sequence[str], root: str) -> list[tuple[str, Endpoint, str | None]]:
+    """Return the path of each route, its endpoint, and the model that the path names; also below a root path."""
+    places: list[tuple[str, Endpoint, str | None]] = []
+    for path, endpoint in all_paths():
+        models: Sequence[str | None] = names if "{model}" in path else [None]
+        places += [(path.replace("{model}", name or ""), endpoint, name) for name in models]
+    below = [(root + path, endpoint, name) for path, endpoint, name in places] if root else []
+    return [*places, *below, *((root, endpoint, name) for path, endpoint, name in below if path == root + "/")]
+
+
+def check_paths(names: Sequence[str], root: str) -> None:
+    """Check that no model's own path, and no path below the root path, is another route."""
+    places = _places(names, "")
+    for path, endpoint, name in places:
+        if name is not None:
+            same = [other for other, also, _ in places if (other, also.method) == (path, endpoint.method)]
+            if set("{}") & set(name) or len(same) > 1:
+                raise UsageError(f"a model is called {name!r}, and its path {path!r} is another route; choose another")
+    routes = [compile_path(_pattern(path))[0] for path, _, _ in places]
+    for path in (root, *(root + path for path, _, _ in places)) if root else ():
         if any(route.match(path) for route in routes):
             raise UsageError(f"root_path is {root!r}, below which {path!r} would be two routes; choose another")
 
 
 def make_app(service: Service) -> Starlette:
     """Return the application, which can be mounted in another one, of models and settings that `check_paths` passed."""
-    places = all_paths()
-    routes = [_route(service, endpoint, path) for path, endpoint in places]
-    root = service.settings.root_path
-    if root:
-        roots = [("", endpoint) for path, endpoint in places if path == "/"]
-        routes += [_route(service, endpoint, root + path) for path, endpoint in places + roots]
+    places = _places(service.models.names, service.settings.root_path)
+    routes = [
+        Route(_pattern(path), EndpointApp(service, endpoint, model), methods=[endpoint.method])
+        for path, endpoint, model in places
+    ]
     middleware = []
     if service.settings.cors_origins:
         cors = Middleware(
@@ -165,12 +181,13 @@ class EndpointApp:
     It is an ASGI application of its own: Starlette's wrapping of functions costs each request 30 µs more.
     """
 
-    def __init__(self, service: Service, endpoint: Endpoint) -> None:
-        self._service, self._endpoint = service, endpoint
+    def __init__(self, service: Service, endpoint: Endpoint, model: str | None) -> None:
+        self._service, self._endpoint, self._model = service, endpoint, model
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call, budget = Call.of(scope, self._endpoint.path, self._endpoint.dialect), self._service.budget
-        budget.requests += 1
+        call = Call.of(scope, self._endpoint.path, self._endpoint.dialect)
+        if self._model is not None:
+            scope["path_params"] = {"model": self._model}
         try:
             response = _completed(self._service, call, await self._response(scope, receive, call))
         except ClientGoneError:
@@ -178,12 +195,13 @@ class EndpointApp:
         else:
             await response(scope, receive, send)
         finally:
-            budget.end(call)
+            self._service.budget.end(call)
         _observe(self._service, call, scope["method"])
 
     async def _response(self, scope: Scope, receive: Receive, call: Call) -> Response:
         service, endpoint = self._service, self._endpoint
         try:
+            service.check_host(call)
             if endpoint.page and service.settings.page and b"text/html" in call.headers.get(b"accept", b""):
                 return page()
             service.admit(endpoint, call)
@@ -212,10 +230,6 @@ class _Directory:
         place = (scope.get("path", ""), scope.get("method", ""))  # neither is in the scope of a lifespan
         known = None if scope.get("root_path") else self._endpoints.get(place)
         await (known or self._app)(scope, receive, send)
-
-
-def _route(service: Service, endpoint: Endpoint, path: str) -> Route:
-    return Route(_pattern(path), EndpointApp(service, endpoint), methods=[endpoint.method])
 
 
 def _pattern(path: str) -> str:

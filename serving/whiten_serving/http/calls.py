@@ -4,18 +4,16 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from itertools import count
 from secrets import token_hex
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn
 
 from starlette.types import Receive, Scope
 
+from whiten_serving.fairness import Share
 from whiten_serving.http.errors import ApiError, ClientGoneError, Dialect
 from whiten_serving.requests import OverloadedError
-
-T = TypeVar("T")
 
 WATCH_AFTER = 0.2
 """Seconds before the disconnect of a caller is watched for; most requests end sooner, and a watcher has its cost."""
@@ -56,8 +54,7 @@ class Call:
     code: str | None = None  # of its error
     received: bool = False  # whether its body was read
     reserved: int = 0  # bytes of the budget
-    work: asyncio.Future[Any] | None = None  # what a thread does with its texts, whoever waits for it
-    ended: bool = False  # it was answered, or its caller has gone: threads need not go on with it
+    admitted: bool = False  # whether it counts among the requests in flight
 
     @classmethod
     def of(cls, scope: Scope, route: str = "unknown", dialect: Dialect = "openai") -> "Call":
@@ -67,14 +64,6 @@ class Call:
         name = own.decode("ascii") if _ID.fullmatch(own) else f"{_PREFIX}-{next(_NUMBERS):x}"
         return cls(headers, name, time.monotonic(), route, dialect)
 
-    async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await work. If the request is cancelled meanwhile, its thread goes on, and holds its bytes until it ends."""
-        if not self.reserved:
-            return await work
-        self.work = asyncio.ensure_future(work)
-        self.work.add_done_callback(lambda done: done.cancelled() or done.exception())  # somebody has seen it
-        return await asyncio.shield(self.work)
-
     @property
     def remaining(self) -> float:
         """Return the seconds until the deadline, less than 0 after it."""
@@ -82,47 +71,44 @@ class Call:
 
 
 class Budget:
-    """Bounds the requests that are worked on, and the memory of their bodies, decoded texts and answers.
+    """Bounds the requests that are worked on, and the memory of their bodies, decoded texts and answers, by client.
 
     Bodies and answers below 64 kB are free: small requests must be answered whatever others send. If nothing else is
     reserved, one request of any size is accepted. An answer counts until the client has taken it.
     """
 
     def __init__(self, most_bytes: int) -> None:
-        self.most_requests, self._most_bytes = MAX_REQUESTS, most_bytes
-        self.requests = self.bytes = 0
+        self.requests, self.bytes = Share(MAX_REQUESTS), Share(most_bytes)
         self.refused = {"requests": 0, "bytes": 0}
 
-    def check_room(self) -> None:
-        """Raise OverloadedError if the requests are more than may be, the present one among them."""
-        if self.requests > self.most_requests:
-            self._refuse("requests", f"{self.most_requests} are in flight, which is the limit")
+    def begin(self, call: Call) -> None:
+        """Count a request; raise OverloadedError if its client has as many as it may have."""
+        if not self.requests.admits(call.key, 1):
+            self._refuse("requests", f"{self.requests.total} are in flight (limit {MAX_REQUESTS})")
+        self.requests.add(call.key, 1)
+        call.admitted = True
 
     def reserve(self, call: Call, total: int) -> None:
         """Reserve memory for a request, so many bytes together with those that it has reserved already."""
         more = total - call.reserved
         if total <= SMALL or more <= 0:
             return
-        if self.bytes > call.reserved and self.bytes + more > self._most_bytes:
-            self._refuse("bytes", f"bodies and answers take {self.bytes} bytes of memory (limit {self._most_bytes})")
-        self.bytes += more
+        if self.bytes.total > call.reserved and not self.bytes.admits(call.key, more):
+            held, limit = self.bytes.total, self.bytes.limit
+            self._refuse("bytes", f"bodies and answers take {held} bytes of memory (limit {limit})")
+        self.bytes.add(call.key, more)
         call.reserved = total
 
     def end(self, call: Call) -> None:
-        """Forget a request, and what it has reserved once no thread works on it."""
-        self.requests -= 1
-        call.ended = True
-        if call.work is None or call.work.done():
-            self.bytes -= call.reserved
-        else:
-            call.work.add_done_callback(lambda done: self._release(call.reserved))
-
-    def _release(self, count: int) -> None:
-        self.bytes -= count
+        """Forget a request, and what it has reserved."""
+        if call.admitted:
+            self.requests.add(call.key, -1)
+            self.bytes.add(call.key, -call.reserved)
 
     def _refuse(self, reason: str, why: str) -> NoReturn:
         self.refused[reason] += 1
-        raise OverloadedError(f"too many requests: {why}; try again in 1 s", 1.0)
+        message = f"too many requests: {why}, of which each client has a share; try again in 1 s"
+        raise OverloadedError(message, 1.0)
 
 
 class Guarded:

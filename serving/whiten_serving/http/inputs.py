@@ -1,24 +1,22 @@
 """Read the bodies of requests, and take their texts, or the token ids in place of texts."""
 
-import asyncio
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence, Sized
 from enum import Enum, EnumType
-from itertools import takewhile
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from whiten_runtime.errors import UsageError, encodable
 from whiten_runtime.opened.encoder import Encoder
+from whiten_serving.fairness import FairExecutor, pieces
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError, ClientGoneError
 from whiten_serving.settings import AppSettings
 
 T = TypeVar("T")
-S = TypeVar("S")
+S = TypeVar("S", bound=Sized)
 
 _TEXTS = msgspec.json.Decoder(str | list[str])
 _IDS = msgspec.json.Decoder(list[int | list[int]])
@@ -47,11 +45,11 @@ _LONG = 1_000_000
 _INLINE_BYTES = 131_072
 """Bytes that are decoded in the event loop's thread: it takes less than a millisecond, mostly much less."""
 
+_BYTES = 64
+"""Bytes that are decoded in the time in which a character is tokenised."""
+
 _UNQUEUED = 100_000
 """Characters of a request at most on routes whose work no queue bounds: they take about a second."""
-
-_UNQUEUED_WORKERS = 2
-"""Requests whose work no queue bounds that are worked on at once."""
 
 _REMEDY = (
     "input holds token ids, which belong to another tokenizer; send strings (LangChain: OpenAIEmbeddings("
@@ -62,13 +60,6 @@ _EITHER = {"anyOf": [msgspec.json.schema(kind) for kind in (str, list[str], list
 
 TextsOrIds = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=_EITHER)]
 """Texts, or token ids in place of texts, as a body has them; `Inputs` reads them."""
-
-
-async def decode(call: Call, size: int, function: Callable[..., T], *arguments: Any) -> T:
-    """Return what a function decodes of so many bytes; in another thread where they are many."""
-    if size <= _INLINE_BYTES:
-        return function(*arguments)
-    return await call.shielded(asyncio.to_thread(function, *arguments))
 
 
 def memory_of_body(body: bytes | bytearray) -> int:
@@ -86,7 +77,7 @@ def _count(written: bytes | bytearray, part: bytes) -> int:
 async def read_body(
     receive: Callable[[], Any], headers: dict[bytes, bytes], most: int, reserve: Callable[[int], object]
 ) -> bytes | bytearray:
-    """Return the body of a request. `reserve` takes its length with its first byte, or as it grows."""
+    """Return the body of a request. `reserve` takes its length as it grows."""
     if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
         raise ApiError("unsupported_encoding", "the body is compressed (content-encoding); send it uncompressed")
     declared = headers.get(b"content-length", b"0")
@@ -104,7 +95,7 @@ async def read_body(
             message = f"the body has more bytes than the limit, {most}; send fewer texts"
             raise ApiError("body_too_large", message)
         if part:
-            reserve(max(int(declared), len(body) + len(part)))
+            reserve(len(body) + len(part))
         if not body:
             body = part
         elif part:
@@ -181,17 +172,22 @@ def _words(kind: Any) -> list[str]:
 class Inputs:
     """Takes the texts of requests, by the options of the application."""
 
-    def __init__(self, settings: AppSettings) -> None:
-        self._settings = settings
-        self._workers = ThreadPoolExecutor(_UNQUEUED_WORKERS, "whiten-unqueued")  # goes on when a request is cancelled
+    def __init__(self, settings: AppSettings, readers: FairExecutor) -> None:
+        self._settings, self._readers = settings, readers
+
+    async def decode(self, call: Call, size: int, function: Callable[..., T], *arguments: Any) -> T:
+        """Return what a function decodes of so many bytes; in another thread where they are many."""
+        if size <= _INLINE_BYTES:
+            return function(*arguments)
+        return await self._readers.run(call.key, size // _BYTES, function, *arguments)
 
     async def texts(self, call: Call, raw: msgspec.Raw, encoder: Encoder, param: str) -> list[str]:
         """Return the texts of a request. Token ids are turned back into texts in another thread."""
-        texts, ids = await decode(call, memoryview(raw).nbytes, self._texts_or_ids, raw, param)
+        texts, ids = await self.decode(call, memoryview(raw).nbytes, self._texts_or_ids, raw, param)
         if ids:
             self.check_total(map(len, ids), "token ids", param)
             try:
-                texts = await self.map_in_thread(call, lambda row: _text_of_ids(encoder, row), ids)
+                texts = await self.map_in_threads(call, lambda row: _text_of_ids(encoder, row), ids)
             except UsageError as error:
                 raise ApiError("token_ids", f"{param}: {error}; send strings", param) from None
         self.check(texts, param)
@@ -214,15 +210,12 @@ class Inputs:
         if self._settings.empty == "error" and "" in texts:
             raise ApiError("empty_text", f"{param}[{texts.index('')}] is an empty text; leave it out", param)
 
-    async def map_in_thread(self, call: Call, function: Callable[[S], T], items: Sequence[S]) -> list[T]:
-        """Return what a function gives for each item, in another thread; no queue bounds this work.
-
-        The thread stops where the request has ended meanwhile: nobody waits for the rest.
-        """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._workers, lambda: [function(item) for item in takewhile(lambda _: not call.ended, items)]
-        )
+    async def map_in_threads(self, call: Call, function: Callable[[S], T], items: Sequence[S]) -> list[T]:
+        """Return what a function gives for each item, texts or token ids, in threads; no queue bounds this work."""
+        results: list[T] = []
+        for part, size in pieces([len(item) + _ITEM for item in items]):
+            results += await self._readers.run(call.key, size, lambda some: list(map(function, some)), items[part])
+        return results
 
     @staticmethod
     def check_total(lengths: Iterable[int], what: str, param: str) -> None:

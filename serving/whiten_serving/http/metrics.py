@@ -27,7 +27,9 @@ class Metrics:
         self._requests = Counter(
             "whiten_requests", "Requests that were answered.", (*route, "client", "status"), registry=registry
         )
-        self._seconds = _histogram(registry, "request_seconds", "Time from a request to its answer.", _SECONDS, route)
+        self._seconds = _histogram(
+            registry, "request_seconds", "Time from a request to its answer.", _SECONDS, (*route, "status")
+        )
         self._tokenize = _histogram(registry, "tokenize_seconds", "Time of tokenising a request.", _SECONDS, model)
         self._queue = _histogram(registry, "queue_seconds", "Time that a request waited.", _SECONDS, model)
         self._run = _histogram(
@@ -54,7 +56,7 @@ class Metrics:
     def count(self, route: str, model: str, client: str, status: int, seconds: float) -> None:
         """Count a request that was answered, or whose caller has gone."""
         self._counter(route, model, client, str(status)).inc()
-        self._of_route(route, model).observe(seconds)
+        self._of_route(route, model, f"{status // 100}xx").observe(seconds)
 
     def count_texts(
         self, model: str, texts: int, tokens: int, truncated: int, times: tuple[float, float, float]
@@ -112,9 +114,9 @@ class _OfModels:
             ("lanes_busy", "Batches that run.", stats.lanes_busy),
             ("queue_requests", "Requests of which texts wait.", stats.queue_requests),
             ("queue_tokens", "Tokens that wait.", stats.queue_tokens),
-            ("requests_in_flight", "Requests that are worked on, this one too.", budget.requests),
-            ("bytes_in_flight", "Memory that their bodies take, and what is decoded of them.", budget.bytes),
-            ("queue_seconds_of_work", "Time that the waiting work takes.", stats.queue_seconds),
+            ("in_flight_requests", "POST requests that are worked on.", budget.requests.total),
+            ("in_flight_bytes", "Memory that their bodies take, and what is decoded of them.", budget.bytes.total),
+            ("queue_work_seconds", "Time that the waiting work takes.", stats.queue_seconds),
             ("oldest_batch_seconds", "Time for which the oldest batch has run.", stats.oldest_seconds),
         ):
             yield GaugeMetricFamily(f"whiten_{name}", what, value)
@@ -139,8 +141,7 @@ class _OfModels:
         for name, what, attribute in (
             ("model_queue_requests", "Requests of a model of which texts wait.", "requests"),
             ("model_queue_tokens", "Tokens of a model that wait.", "tokens"),
-            ("model_queue_seconds", "Time that the waiting work of a model takes.", "seconds"),
-            ("model_tokens_per_second", "Tokens of a model that all lanes compute in a second.", "rate"),
+            ("model_queue_work_seconds", "Time that the waiting work of a model takes.", "seconds"),
         ):
             family = GaugeMetricFamily(f"whiten_{name}", what, labels=["model"])
             for model, one in stats.items():

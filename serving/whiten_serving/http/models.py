@@ -1,16 +1,20 @@
 """Hold the models that are served, and replace them while requests run."""
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.errors import WhitenError
 from whiten_runtime.opened.encoder import Encoder
-from whiten_serving.encoder_queue import EncoderQueue
+from whiten_serving.encoder_queue import EncoderQueue, ignore
 from whiten_serving.http.errors import ApiError
 from whiten_serving.scheduler import Scheduler
+
+_LOG = logging.getLogger("whiten.serving")
 
 
 @dataclass(eq=False)
@@ -40,6 +44,16 @@ class ServedModel:
         """Return the bundle's manifest, as it was when the bundle was opened."""
         return self.encoder.manifest
 
+    def is_failing(self) -> bool:
+        """Return whether every text fails, of late; if so, a text is queued that will show whether it still is so."""
+        scheduler, runner = self.queue.scheduler, self.queue.runner
+        if not scheduler.failing_seconds(runner):
+            return False
+        if not scheduler.stats_of(runner).requests:
+            with suppress(WhitenError):
+                self.queue.put(self.queue.request("a"), ignore)
+        return True
+
     async def close(self, wait: bool = True) -> None:
         """Compute what waits, or fail it, and close the encoder if it was opened for this model."""
         await asyncio.to_thread(self.queue.close, wait)
@@ -55,6 +69,7 @@ class Models:
 
     def __init__(self, served: Iterable[ServedModel]) -> None:
         self._served = {one.name: one for one in served}
+        self._said = False  # whether the log says that the only model answers requests that name another one
         self._closing: set[asyncio.Task[None]] = set()
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -72,7 +87,13 @@ class Models:
 
     def get(self, name: str | None) -> ServedModel:
         """Return the model of a name. Where a single one is served, it is returned for any name, and for none."""
-        return next(iter(self._served.values())) if len(self._served) == 1 else self.named(name)
+        if len(self._served) > 1:
+            return self.named(name)
+        (served,) = self._served.values()
+        if name and not self._said and name.removesuffix(":latest") != served.name:
+            self._said = True
+            _LOG.info(f"requests name the model {name[:80]!r}: {served.name!r} answers them, as no other one is served")
+        return served
 
     def named(self, name: str | None) -> ServedModel:
         """Return the model of exactly this name, with or without Ollama's ":latest"."""

@@ -1,6 +1,7 @@
 """Hold what routes need, and compute the vectors that a request asks for."""
 
 import asyncio
+import re
 import sys
 import time
 from binascii import b2a_base64
@@ -22,7 +23,7 @@ from whiten_runtime.inference.options import TASK_PROMPTS, Prompts, Task, leadin
 from whiten_runtime.opened.opening import stores_ranges
 from whiten_serving.http.calls import Budget, Call
 from whiten_serving.http.errors import ApiError, Dialect, of_answer, of_request
-from whiten_serving.http.inputs import Inputs, decode, memory_of_body, parse_body, read_body
+from whiten_serving.http.inputs import Inputs, memory_of_body, parse_body, read_body
 from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.settings import AppSettings
@@ -77,11 +78,22 @@ class Service:
     def __init__(self, models: Models, settings: AppSettings) -> None:
         self.models = models
         self.settings = settings
+        self.hosts: frozenset[str] | None = None  # names by which the server may be asked; None for any
         self.draining = False  # the process is about to stop: /ready says no, and answers close their connections
         self.budget = Budget(settings.max_in_flight)
         self.metrics = Metrics(models, self.budget, lambda: not self.draining)
-        self.inputs = Inputs(settings)
+        self.inputs = Inputs(settings, models.scheduler.readers)
         self.take_keys(settings.api_keys)
+
+    def check_host(self, call: Call) -> None:
+        """Check that a request asks for the server by one of its names: a page may give its own name our address."""
+        if self.hosts is not None:
+            host = call.headers.get(b"host", b"").decode("latin-1").lower()
+            name = re.sub(r":[0-9]*$", "", host)
+            if name not in self.hosts and not name.endswith(".localhost"):
+                known = ", ".join(sorted(self.hosts))
+                message = f"the request is for the host {name[:80]!r}; this server is {known}: add the name to hosts"
+                raise ApiError("unknown_host", message)
 
     def admit(self, endpoint: Endpoint, call: Call) -> None:
         """Check all that can be checked before the body is read."""
@@ -95,9 +107,9 @@ class Service:
             timeout = min(timeout, int(asked) / 1000)
         call.deadline = call.begun + timeout
         if endpoint.method == "POST":
-            self.budget.check_room()
+            self.budget.begin(call)
             if endpoint.queues:
-                self.models.scheduler.check_room(call.key)
+                self.models.scheduler.check_room([served.queue.runner for served in self.models], call.key)
 
     def take_keys(self, keys: tuple[str, ...] | dict[str, str]) -> None:
         """Take keys, which may have their clients' names, in place of those before; none lets everybody in."""
@@ -128,8 +140,8 @@ class Service:
         )
         call.received = True
         if call.reserved:
-            self.budget.reserve(call, await decode(call, len(body), memory_of_body, body))
-        return await decode(call, len(body), parse_body, decoder, body)
+            self.budget.reserve(call, await self.inputs.decode(call, len(body), memory_of_body, body))
+        return await self.inputs.decode(call, len(body), parse_body, decoder, body)
 
     async def embed(self, call: Call, served: ServedModel, wanted: Wanted, normalize: bool) -> NDArray[Any]:
         """Return the vectors of a request's texts, [n, k], and tell the call what they cost."""
@@ -163,7 +175,7 @@ class Service:
 async def _computed(call: Call, served: ServedModel, wanted: Wanted, options: dict[str, Any]) -> NDArray[Any]:
     begun = time.monotonic()
     try:
-        request = await call.shielded(served.queue.request_in_loop(wanted.texts, **options))
+        request = await served.queue.request_in_loop(wanted.texts, call.key, **options)
     except WhitenError as error:
         raise of_request(error) from error
     request.deadline, request.client = call.deadline, call.key

@@ -15,10 +15,11 @@ from starlette.responses import Response
 from whiten_runtime.errors import NoVectorError
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
-from whiten_serving.http.inputs import TextsOrIds, decode, parse
+from whiten_serving.http.inputs import TextsOrIds, parse
 from whiten_serving.http.metrics import version
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Service, Wanted, answer, json_of, rows_of
+from whiten_serving.scheduler import MAX_QUEUE_TOKENS
 
 
 class Direction(Enum):
@@ -106,7 +107,7 @@ async def root(service: Service, request: Request, call: Call) -> Response:
     if not _OBJECT_BEGINS.match(asked.inputs):
         return await _embed(service, request, call, asked)
     size = memoryview(asked.inputs).nbytes
-    inputs = await decode(call, size, parse, _SIMILARITY_INPUT, asked.inputs, "inputs")
+    inputs = await service.inputs.decode(call, size, parse, _SIMILARITY_INPUT, asked.inputs, "inputs")
     return await _similarity(service, request, call, asked, inputs)
 
 
@@ -204,8 +205,7 @@ async def tokenize(service: Service, request: Request, call: Call) -> Response:
     call.model, call.texts = served.name, len(texts)
     prompt, special = _prompt(served, asked.prompt_name), asked.add_special_tokens
     with service.models.using(served):
-        work = service.inputs.map_in_thread(call, lambda text: _tokens(served, prompt + text, special), texts)
-        rows = await call.shielded(work)
+        rows = await service.inputs.map_in_threads(call, lambda text: _tokens(served, prompt + text, special), texts)
     call.tokens = sum(map(len, rows))
     return answer(json_of(rows))
 
@@ -242,7 +242,7 @@ async def info(service: Service, request: Request, call: Call) -> Response:
         "model_sha": served.digest,
         "model_dtype": {"fp32": "float32", "fp16": "float16"}.get(manifest.precision, manifest.precision),
         "model_type": {"embedding": {"pooling": manifest.pooling or "none"}},
-        "max_concurrent_requests": service.budget.most_requests,
+        "max_concurrent_requests": service.budget.requests.limit,
         "max_input_length": manifest.max_seq_length,
         "max_batch_tokens": served.queue.runner.schedule.budget,
         "max_batch_requests": None,
@@ -266,8 +266,8 @@ async def info(service: Service, request: Request, call: Call) -> Response:
             "providers": served.encoder.providers,
             "parity_cosine": served.parity,
             "lanes": scheduler.lanes,
-            "max_queue_tokens": scheduler.limits.max_queue_tokens,
-            "max_wait": scheduler.limits.max_wait,
+            "max_queue_tokens": MAX_QUEUE_TOKENS,
+            "max_wait": scheduler.max_wait,
             "options": settings.public(),
         },
     }
