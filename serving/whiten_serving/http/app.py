@@ -5,8 +5,9 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import lru_cache
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,10 +21,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from whiten_runtime.errors import UsageError
 from whiten_serving.http import ollama, openai, tei
 from whiten_serving.http.calls import Call, Guarded
-from whiten_serving.http.description import document, page
+from whiten_serving.http.description import page
 from whiten_serving.http.errors import ApiError, ClientGoneError, draining, of_answer
 from whiten_serving.http.logs import log_request
 from whiten_serving.http.metrics import version
+from whiten_serving.http.openapi import document
 from whiten_serving.http.service import Endpoint, Service, answer, json_of
 from whiten_serving.requests import OverloadedError
 
@@ -39,7 +41,7 @@ _EXPOSED = ("x-request-id", "x-whiten-truncated", "x-whiten-shape", "x-whiten-dt
 
 
 async def live(service: Service, request: Request, call: Call) -> Response:
-    """Answer 200 while the process can go on: 503 asks for a restart."""
+    """Say that the process can go on; 503 asks for a restart."""
     scheduler = service.models.scheduler
     if (seconds := scheduler.stuck_seconds()) > HUNG:
         raise ApiError("hung", f"a batch has run on for {seconds:.0f} s after it was to end; restart the server")
@@ -49,7 +51,7 @@ async def live(service: Service, request: Request, call: Call) -> Response:
 
 
 async def ready(service: Service, request: Request, call: Call) -> Response:
-    """Answer 200 while requests are welcome, and 503 while the server drains or a model fails on every text."""
+    """Say whether requests are welcome: not while the server drains, or a model fails on every text."""
     name = request.path_params.get("model")
     if service.draining:
         raise draining("the server is about to stop")
@@ -60,18 +62,28 @@ async def ready(service: Service, request: Request, call: Call) -> Response:
 
 
 async def metrics(service: Service, request: Request, call: Call) -> Response:
-    """Return the metrics as Prometheus reads them."""
+    """Show metrics for Prometheus."""
     return Response(service.metrics.page(), headers={"content-type": service.metrics.content_type})
 
 
 async def about(service: Service, request: Request, call: Call) -> Response:
+    """Say what is served.
+
+    Browsers get a page, for which they need no key.
+    """
     names = ", ".join(service.models.names)
     return PlainTextResponse(f"whiten {version()}: embeddings by {names}; options: /info, metrics: /metrics\n")
 
 
-async def openapi(service: Service, request: Request, call: Call) -> Response:
+async def openapi(service: Service, request: Request, call: Call) -> Annotated[Response, dict[str, Any]]:
+    """Describe these routes."""
     server = service.settings.root_path or request.scope.get("root_path") or "/"
-    return answer(json_of(document(all_paths(), server, bool(service.settings.api_keys))))
+    return answer(_document(server, bool(service.settings.api_keys)))
+
+
+@lru_cache(16)
+def _document(server: str, keys: bool) -> bytes:
+    return json_of(document(all_paths(), server, keys))
 
 
 TEI = (

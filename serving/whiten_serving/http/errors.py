@@ -1,7 +1,9 @@
 """Answer what goes wrong: the status, words and headers of each kind of error, in each dialect."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal, TypedDict
+
+from msgspec import Meta
 
 from whiten_runtime.errors import ClosedError, NoVectorError, TextError, TooLongError, UsageError
 from whiten_serving.requests import DeadlineExceededError, OverloadedError, TooManyTokensError
@@ -59,6 +61,37 @@ PROBLEMS = {
 """Every error by its code."""
 
 
+class OpenAIErrorDetail(TypedDict):
+    """What went wrong, and the field of the request that it is about."""
+
+    message: str
+    type: str
+    param: str | None
+    code: Annotated[str, Meta(extra_json_schema={"enum": list(PROBLEMS)})]
+
+
+class OpenAIError(TypedDict):
+    """Body of an error on OpenAI's routes."""
+
+    error: OpenAIErrorDetail
+
+
+class TEIError(TypedDict):
+    """Body of an error on TEI's routes."""
+
+    error: str
+    error_type: Annotated[str, Meta(extra_json_schema={"enum": sorted({one.tei for one in PROBLEMS.values()})})]
+
+
+class OllamaError(TypedDict):
+    """Body of an error on Ollama's routes."""
+
+    error: str
+
+
+ERROR_BODIES: dict[Dialect, type] = {"openai": OpenAIError, "tei": TEIError, "ollama": OllamaError}
+
+
 class ApiError(Exception):
     """Raised when a request is answered with an error."""
 
@@ -74,7 +107,7 @@ class ApiError(Exception):
         if self.problem.close:
             self.headers["connection"] = "close"
 
-    def body(self, dialect: Dialect) -> dict[str, object]:
+    def body(self, dialect: Dialect) -> OpenAIError | TEIError | OllamaError:
         """Return the body of the answer in a dialect."""
         if dialect == "tei":
             return {"error": self.message, "error_type": self.problem.tei}

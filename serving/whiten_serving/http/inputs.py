@@ -58,7 +58,9 @@ _REMEDY = (
 
 _EITHER = {"anyOf": [msgspec.json.schema(kind) for kind in (str, list[str], list[int | list[int]])]}
 
-TextsOrIds = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=_EITHER)]
+_EXAMPLES = ["A plane is taking off.", ["A plane is taking off.", "An air plane takes off."]]
+
+TextsOrIds = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=_EITHER, examples=_EXAMPLES)]
 """Texts, or token ids in place of texts, as a body has them; `Inputs` reads them."""
 
 

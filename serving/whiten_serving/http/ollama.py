@@ -1,7 +1,7 @@
 """Answer Ollama's routes, as ollama-python, Open WebUI and others ask them."""
 
 import time
-from typing import Annotated
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -56,12 +56,65 @@ class OllamaShowRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     verbose: bool | None = None
 
 
+class OllamaEmbeddings(TypedDict):
+    """A vector for each text, divided by its L2 norm; durations are nanoseconds."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: Annotated[int, Meta(description="Tokens.")]
+
+
+class OllamaEmbedding(TypedDict):
+    """The vector of the text."""
+
+    embedding: list[float]
+
+
+class OllamaModel(TypedDict):
+    """A model that is served."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: Annotated[int, Meta(description="Bytes.")]
+    digest: str
+    details: dict[str, Any]
+
+
+class OllamaModelList(TypedDict):
+    """The models, in the order of the command."""
+
+    models: list[OllamaModel]
+
+
+class OllamaShown(TypedDict):
+    """Description of a model."""
+
+    modified_at: str
+    details: dict[str, Any]
+    parameters: str
+    template: str
+    capabilities: list[str]
+    model_info: dict[str, Any]
+
+
+class OllamaVersion(TypedDict):
+    """The version of whiten."""
+
+    version: str
+
+
 _SHOW = msgspec.json.Decoder(OllamaShowRequest)
 _EMBED = msgspec.json.Decoder(OllamaEmbedRequest)
 _PROMPT = msgspec.json.Decoder(OllamaPromptRequest)
 
 
-async def embed(service: Service, request: Request, call: Call) -> Response:
+async def embed(
+    service: Service, request: Annotated[Request, OllamaEmbedRequest], call: Call
+) -> Annotated[Response, OllamaEmbeddings]:
+    """Embed texts."""
     asked = await service.read(request, call, _EMBED)
     served = service.models.get(asked.model)
     with service.models.using(served):
@@ -74,7 +127,10 @@ async def embed(service: Service, request: Request, call: Call) -> Response:
     return answer(b'{"model":%s,"embeddings":' % json_of(served.name), *await rows_of(vectors), end)
 
 
-async def embeddings(service: Service, request: Request, call: Call) -> Response:
+async def embeddings(
+    service: Service, request: Annotated[Request, OllamaPromptRequest], call: Call
+) -> Annotated[Response, OllamaEmbedding]:
+    """Embed one text."""
     asked = await service.read(request, call, _PROMPT)
     service.inputs.check([asked.prompt], "prompt")
     served = service.models.get(asked.model)
@@ -96,16 +152,21 @@ def _context(options: Options | None) -> int | None:
     return None if context is None else int(context)
 
 
-async def tags(service: Service, request: Request, call: Call) -> Response:
+async def tags(service: Service, request: Request, call: Call) -> Annotated[Response, OllamaModelList]:
+    """List the models."""
     return answer(json_of({"models": [_listed(served) for served in service.models]}))
 
 
-async def running(service: Service, request: Request, call: Call) -> Response:
+async def running(service: Service, request: Request, call: Call) -> Annotated[Response, OllamaModelList]:
+    """List the models in memory, which are all."""
     always = {"expires_at": "9999-12-31T23:59:59Z", "size_vram": 0}
-    return answer(json_of({"models": [_listed(served) | always for served in service.models]}))
+    return answer(json_of({"models": [{**_listed(served), **always} for served in service.models]}))
 
 
-async def show(service: Service, request: Request, call: Call) -> Response:
+async def show(
+    service: Service, request: Annotated[Request, OllamaShowRequest], call: Call
+) -> Annotated[Response, OllamaShown]:
+    """Describe a model."""
     asked = await service.read(request, call, _SHOW)
     served = service.models.get(asked.model or asked.name)
     listed, manifest = _listed(served), served.manifest
@@ -115,15 +176,23 @@ async def show(service: Service, request: Request, call: Call) -> Response:
         f"{family}.embedding_length": manifest.dimension,
         f"{family}.context_length": manifest.max_seq_length,
     }
-    shown = {"parameters": "", "template": "", "capabilities": ["embedding"], "model_info": facts}
-    return answer(json_of({name: listed[name] for name in ("details", "modified_at")} | shown))
+    shown: OllamaShown = {
+        "modified_at": listed["modified_at"],
+        "details": listed["details"],
+        "parameters": "",
+        "template": "",
+        "capabilities": ["embedding"],
+        "model_info": facts,
+    }
+    return answer(json_of(shown))
 
 
-async def about(service: Service, request: Request, call: Call) -> Response:
+async def about(service: Service, request: Request, call: Call) -> Annotated[Response, OllamaVersion]:
+    """Say the version."""
     return answer(json_of({"version": version()}))
 
 
-def _listed(served: ServedModel) -> dict[str, object]:
+def _listed(served: ServedModel) -> OllamaModel:
     name = served.name if ":" in served.name else f"{served.name}:latest"
     manifest, family = served.manifest, served.manifest.source.model_type
     return {

@@ -1,6 +1,6 @@
 """Answer OpenAI's routes, as openai-python and servers of its kind have them."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -32,13 +32,60 @@ class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     precision: VectorPrecision | None = None
 
 
+class Usage(TypedDict):
+    """Tokens that were computed, with those of prompts and special ones."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(TypedDict):
+    """Vector of one text."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | Annotated[str, Meta(description="Bytes of float32 numbers, little-endian, in base64.")]
+
+
+class EmbeddingsResponse(TypedDict):
+    """A vector for each text, in the order of the texts."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class Model(TypedDict):
+    """A model that is served."""
+
+    id: str
+    object: Literal["model"]
+    created: Annotated[int, Meta(description="Seconds since 1970 until it was opened.")]
+    owned_by: str
+
+
+class ModelList(TypedDict):
+    """The models, in the order of the command."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
 _BYTES = "application/octet-stream"
 """Media type that a request accepts which wants the bytes of vectors."""
 
 _DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 
 
-async def embeddings(service: Service, request: Request, call: Call) -> Response:
+async def embeddings(
+    service: Service, request: Annotated[Request, EmbeddingsRequest], call: Call
+) -> Annotated[Response, EmbeddingsResponse]:
+    """Embed texts.
+
+    Vectors are divided by their L2 norm only where the model, the request or the operator says so. With `Accept:
+    application/octet-stream`, the answer is their bytes, one vector after another.
+    """
     asked = await service.read(request, call, _DECODER)
     served = service.models.get(request.path_params.get("deployment") or asked.model)
     with service.models.using(served):
@@ -91,14 +138,16 @@ def _encoded(index: int, row: NDArray[Any]) -> dict[str, object]:
     return {"object": "embedding", "index": index, "embedding": base64_of(row)}
 
 
-async def models(service: Service, request: Request, call: Call) -> Response:
+async def models(service: Service, request: Request, call: Call) -> Annotated[Response, ModelList]:
+    """List the models."""
     return answer(json_of({"object": "list", "data": [_described(served) for served in service.models]}))
 
 
-async def model(service: Service, request: Request, call: Call) -> Response:
+async def model(service: Service, request: Request, call: Call) -> Annotated[Response, Model]:
+    """Describe a model."""
     return answer(json_of(_described(service.models.named(request.path_params["id"]))))
 
 
-def _described(served: ServedModel) -> dict[str, object]:
+def _described(served: ServedModel) -> Model:
     created = int(served.opened.timestamp())
     return {"id": served.name, "object": "model", "created": created, "owned_by": "whiten"}

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 import numpy as np
@@ -85,6 +85,57 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     model: str | None = None
 
 
+class Token(TypedDict):
+    """A token of a text, and its characters there, after the prompt if there is one: null for a special token."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+class InfoOfWhiten(TypedDict):
+    """What TEI has no fields for."""
+
+    models: list[str]
+    dimension: int
+    space: str | None
+    layers: list[int]
+    whitening: str
+    similarity: str
+    prompts: list[str]
+    default_prompt_name: str | None
+    normalize: Annotated[dict[str, bool], Meta(description="Whether vectors of each route are divided by their norm.")]
+    truncation_side: str
+    providers: list[str]
+    parity_cosine: Annotated[float | None, Meta(description="Worst cosine with the reference, on this machine.")]
+    lanes: int
+    max_queue_tokens: int
+    max_wait: float | None
+    options: dict[str, Any]
+
+
+class Info(TypedDict):
+    """The model, and the options of the server."""
+
+    model_id: str
+    model_sha: Annotated[str, Meta(description="SHA-256 of the manifest.")]
+    model_dtype: str
+    model_type: dict[str, Any]
+    max_concurrent_requests: int
+    max_input_length: Annotated[int, Meta(description="Tokens of a text; longer ones are cut.")]
+    max_batch_tokens: int
+    max_batch_requests: int | None
+    max_client_batch_size: Annotated[int, Meta(description="Texts of a request.")]
+    auto_truncate: bool
+    tokenization_workers: int
+    version: str
+    sha: str | None
+    docker_label: str | None
+    whiten: InfoOfWhiten
+
+
 _EMBED = msgspec.json.Decoder(EmbedRequest)
 _SIMILARITY = msgspec.json.Decoder(SimilarityRequest)
 _SIMILARITY_INPUT = msgspec.json.Decoder(SimilarityInput)
@@ -93,16 +144,28 @@ _TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
 _OBJECT_BEGINS = re.compile(rb"\s*\{")
 
 
-async def embed(service: Service, request: Request, call: Call) -> Response:
+async def embed(
+    service: Service, request: Annotated[Request, EmbedRequest], call: Call
+) -> Annotated[Response, list[list[float]]]:
+    """Embed texts.
+
+    Vectors are divided by their L2 norm unless the request says otherwise.
+    """
     return await _embed(service, request, call, await service.read(request, call, _EMBED))
 
 
-async def similarity(service: Service, request: Request, call: Call) -> Response:
+async def similarity(
+    service: Service, request: Annotated[Request, SimilarityRequest], call: Call
+) -> Annotated[Response, list[float]]:
+    """Compare a text with others, by cosines."""
     asked = await service.read(request, call, _SIMILARITY)
     return await _similarity(service, request, call, asked, asked.inputs)
 
 
-async def root(service: Service, request: Request, call: Call) -> Response:
+async def root(
+    service: Service, request: Annotated[Request, EmbedRequest, SimilarityRequest], call: Call
+) -> Annotated[Response, list[list[float]], list[float]]:
+    """Embed texts, or compare one with others."""
     asked = await service.read(request, call, _EMBED)
     if not _OBJECT_BEGINS.match(asked.inputs):
         return await _embed(service, request, call, asked)
@@ -196,7 +259,10 @@ def _wanted(texts: list[str], parameters: EmbedParameters) -> Wanted:
     )
 
 
-async def tokenize(service: Service, request: Request, call: Call) -> Response:
+async def tokenize(
+    service: Service, request: Annotated[Request, TokenizeRequest], call: Call
+) -> Annotated[Response, list[list[Token]]]:
+    """Show the tokens of texts."""
     asked = await service.read(request, call, _TOKENIZE)
     served = _model(service, request, asked.model)
     texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
@@ -220,7 +286,7 @@ def _prompt(served: ServedModel, name: str | None) -> str:
     return served.manifest.prompts[name]
 
 
-def _tokens(served: ServedModel, text: str, special: bool) -> list[dict[str, object]]:
+def _tokens(served: ServedModel, text: str, special: bool) -> list[Token]:
     return [
         {
             "id": one.id,
@@ -233,11 +299,12 @@ def _tokens(served: ServedModel, text: str, special: bool) -> list[dict[str, obj
     ]
 
 
-async def info(service: Service, request: Request, call: Call) -> Response:
+async def info(service: Service, request: Request, call: Call) -> Annotated[Response, Info]:
+    """Describe the model and the options."""
     name = request.path_params.get("model") or service.models.names[0]
     served = service.models.get(name)
     manifest, settings, scheduler = served.manifest, service.settings, service.models.scheduler
-    described = {
+    described: Info = {
         "model_id": served.name,
         "model_sha": served.digest,
         "model_dtype": {"fp32": "float32", "fp16": "float16"}.get(manifest.precision, manifest.precision),
