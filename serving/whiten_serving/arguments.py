@@ -17,7 +17,7 @@ from whiten_runtime.ort.process import is_terminal
 KEY_VARIABLE = "WHITEN_API_KEY"
 """Environment variable of keys, separated by commas; they hold besides those of the file."""
 
-_KEY = re.compile(r"([\w.@-]{1,64})(?::\s*|\s+)(\S+)|([^\s:]+)", re.ASCII)
+_KEY = re.compile(r"([\w.@-]{1,64})(?::\s*|\s+)([!-~]+)|([!-9;-~]+)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]*")
 _NAMED = re.compile(rf"({_NAME.pattern})=(.+)", re.DOTALL)
 
@@ -86,14 +86,10 @@ def read_keys(file: str | None, environment: Mapping[str, str], warn: Callable[[
     """
     written = environment.get(KEY_VARIABLE)
     keys = {key: "" for part in (written or "").split(",") if (key := part.strip())}
-    if written is not None and not keys:
-        raise UsageError(f"{KEY_VARIABLE} holds no key; write keys, separated by commas, or unset it")
-    if file is not None:
-        keys |= _in_file(Path(file), warn)
-    for index, key in enumerate(keys):
-        if not (key.isascii() and key.isprintable()) or " " in key:
-            raise UsageError(f"key {index + 1} of {len(keys)} has blanks or other characters that no header can hold")
-    return keys
+    if written is not None and not (keys and all(re.fullmatch("[!-~]+", key) for key in keys)):
+        wanted = "write keys of ASCII without blanks, separated by commas, or unset it"
+        raise UsageError(f"{KEY_VARIABLE} holds no key, or one that no header can hold; {wanted}")
+    return keys if file is None else keys | _in_file(Path(file), warn)
 
 
 def _in_file(path: Path, warn: Callable[[str], object]) -> dict[str, str]:

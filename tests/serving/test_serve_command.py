@@ -10,7 +10,20 @@ from click.testing import CliRunner, Result
 from whiten_runtime.errors import DataError, UsageError
 from whiten_serving.arguments import ModelChoice, model_choices, read_keys
 from whiten_serving.commands.serve import serve
-from whiten_serving.settings import Address, Measure, Settings, declared
+from whiten_serving.settings import (
+    COUNT,
+    SECONDS,
+    SECONDS_OR_0,
+    SIZE,
+    SIZE_OR_0,
+    Address,
+    AppSettings,
+    Measure,
+    Settings,
+    declared,
+)
+
+MEASURES = (COUNT, SIZE, SIZE_OR_0, SECONDS, SECONDS_OR_0)
 
 
 class Served:
@@ -66,15 +79,12 @@ def test_settings_of_the_file_alone(served: Served, tmp_path: Path) -> None:
     assert (settings.max_body, settings.normalize, settings.on_long, settings.log) == (2**24, False, "error", "off")
 
 
-MEASURED = [name for name, _, setting in declared(Settings) if isinstance(setting.kind, Measure) and setting.in_file]
-
-
-@pytest.mark.parametrize("name", MEASURED)
-def test_a_number_in_a_file_may_have_its_unit(served: Served, tmp_path: Path, name: str) -> None:
-    about = {name: setting.kind for name, _, setting in declared(Settings)}[name]
-    assert isinstance(about, Measure)
-    number, text = about.example.split()[-1], f"{name.replace('_', '-')} = "
-    for written, value in ((f'"{number}"', about.read(number)), ("17", 17)):
+@pytest.mark.parametrize(
+    ("name", "measure"), [(one.name, one.kind) for one in declared(Settings) if one.kind in MEASURES]
+)
+def test_a_number_in_a_file_may_have_its_unit(served: Served, tmp_path: Path, name: str, measure: Measure) -> None:
+    number, text = measure.example.split()[-1], f"{name.replace('_', '-')} = "
+    for written, value in ((f'"{number}"', measure.read(name, number)), ("17", 17)):
         (tmp_path / "serve.toml").write_text(text + written, "utf-8")
         result = called("b", "--config", tmp_path / "serve.toml")
         assert served.given is not None, result.output
@@ -90,11 +100,11 @@ def test_a_number_in_a_file_may_have_its_unit(served: Served, tmp_path: Path, na
         (["b", "--listen", "high"], "listen is 'high'; wanted HOST:PORT, PORT, [IPV6]:PORT, unix:PATH or fd:NUMBER"),
         (["b", "--listen", "::1:80"], "listen is '::1:80'"),
         (["b", "--listen", "a:70000"], "listen is 'a:70000'"),
-        (["b", "--max-wait", "soon"], "'soon' is not a number such as 30, 2.5, 500ms or 2m"),
-        (["b", "--max-wait", "0"], "--max-wait"),
-        (["b", "--timeout", "8d"], "--timeout"),
-        (["b", "--max-body", "5 apples"], "--max-body"),
-        (["b", "--max-texts", "2.5"], "'2.5' is not a number such as 2048"),
+        (["b", "--max-wait", "soon"], "max_wait is 'soon'; wanted a number such as 30, 2.5, 500ms or 2m"),
+        (["b", "--max-wait", "0"], "max_wait is '0'"),
+        (["b", "--timeout", "8d"], "timeout is '8d'"),
+        (["b", "--max-body", "5 apples"], "max_body is '5 apples'"),
+        (["b", "--max-texts", "2.5"], "max_texts is '2.5'; wanted a number such as 2048"),
         (["b", "--on-long", "error"], "No such option"),
         (["b", "--log", "xml"], "--log"),
         (["a=b", "a=c"], "two models are called 'a'"),
@@ -116,10 +126,10 @@ def test_what_cannot_be_used_is_told(served: Served, arguments: list[str], messa
         ("models = 3", "wanted bundles in models"),
         ("[models]\na = 3", "wanted bundles in models"),
         ("= 3", "not TOML"),
-        ('max-texts = "many"', "--max-texts"),
-        ('memory-limit = "8 apples"', "'memory-limit': '8 apples' is not a number such as 0, 8GB or 16GiB, from 0"),
-        ("memory-limit = true", "'memory-limit': True is not a number"),
-        ("memory-limit = [8]", "'memory-limit': [8] is not a number"),
+        ('max-texts = "many"', "max_texts is 'many'"),
+        ('memory-limit = "8 apples"', "memory_limit is '8 apples'; wanted a number such as 0, 8GB or 16GiB, from 0"),
+        ("memory-limit = true", "memory_limit is True; wanted a number"),
+        ("memory-limit = [8]", "memory_limit is (8,); wanted a number"),
         ('api-keys = ["k"]', "there is no setting 'api-keys'"),
         ('on-long = "cut"', "on_long is 'cut'; wanted"),
         ('cors-origins = "*"', "cors_origins is not a tuple (in a file, a list) of strings"),
@@ -132,6 +142,11 @@ def test_files_that_cannot_be_used(served: Served, tmp_path: Path, text: str, me
     assert (result.exit_code, served.given) == (2, None)
     assert message in result.output
     assert "No such file" in called("b", "--config", tmp_path / "none").output
+
+
+def test_every_setting_is_described() -> None:
+    assert [one.name for one in declared(Settings) if not one.help] == []
+    assert {one.name for one in declared(AppSettings)} < {one.name for one in declared(Settings)}
 
 
 def test_options_are_few() -> None:
@@ -169,12 +184,12 @@ def test_keys(tmp_path: Path) -> None:
     assert list(keys("# of Ann\u2028old-key\r\n# and\x85old-key\x0cold-key\rnew-key\n".encode())) == ["new-key"]
     for text, error, message in (
         (b"\n# nothing\n", DataError, "holds no key"),
-        ("schlüssel\n".encode(), UsageError, "key 1 of 1"),
+        ("a\nschlüssel\n".encode(), DataError, "line 2"),
         (b"\xff\xfe", DataError, "not a text"),
     ):
         with pytest.raises(error, match=message):
             keys(text)
-    for blank in ("", " , "):
+    for blank in ("", " , ", "schlüssel", "one,t wo", "a\tb"):
         with pytest.raises(UsageError, match="WHITEN_API_KEY holds no key"):
             read_keys(None, {"WHITEN_API_KEY": blank}, print)
     assert read_keys(None, {}, print) == {}

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 import whiten as public
 from whiten_runtime.commands.main import whiten
+from whiten_serving.commands.serve import serve
 from whiten_serving.settings import Settings, declared
 
 ROOT = Path(__file__).parents[2]
@@ -81,11 +82,10 @@ def _command(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
 def settings() -> str:
     """Return a table of the settings of `whiten serve`, with their names in the file of --config."""
     rows = ["### Settings of whiten serve\n", "| key | default | option | |", "|---|---|---|---|"]
-    for name, default, setting in declared(Settings):
-        key = name.replace("_", "-")
-        if setting.in_file:
-            option = f"`--{key}`" if setting.section else ""
-            rows.append(f"| `{key}` | {setting.shown(default)} | {option} | {setting.help} |")
+    options = {one.name for one in serve.params}
+    for one in declared(Settings):
+        option = f"`--{one.key}`" if one.name in options else ""
+        rows.append(f"| `{one.key}` | {one.shown()} | {option} | {one.help} |")
     return "\n".join(rows) + "\n"
 
 

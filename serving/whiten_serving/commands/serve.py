@@ -1,6 +1,5 @@
-"""Implement `whiten serve`: a server of bundles over HTTP, whose options are the settings of `Settings`."""
+"""Implement `whiten serve`: a server of bundles over HTTP, whose options are settings of `Settings`."""
 
-import difflib
 import os
 import tomllib
 from pathlib import Path
@@ -12,47 +11,33 @@ from whiten_runtime.commands.console import Command, command, warn
 from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import UsageError, needing
 from whiten_serving.arguments import model_choices, note_hang_ups, read_keys, usual_format
-from whiten_serving.settings import SECTIONS, Measure, Setting, Settings, declared
+from whiten_serving.settings import Measure, Settings, check_known, declared
 
-_MODELS = "models"
+_SETTINGS = {one.name: one for one in declared(Settings)}
+_SECTIONS = {
+    "Address and keys": ("listen", "keep_alive", "tls", "api_key_file"),
+    "Limits": ("max_texts", "max_body", "max_in_flight", "timeout", "max_wait"),
+    "Process": ("log", "page", "device", "verify", "drain", "grace"),
+}
+_OPTIONS = [name for names in _SECTIONS.values() for name in names]
+_FILE_ALONE = sorted(one.key for name, one in _SETTINGS.items() if name not in _OPTIONS)
 _OTHERS_METRICS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
-_DECLARED = {name.replace("_", "-"): (default, setting) for name, default, setting in declared(Settings)}
-_FILE_ALONE = sorted(key for key, (_, setting) in _DECLARED.items() if setting.in_file and setting.section is None)
-
-
-class _Measured(click.ParamType):  # type: ignore[type-arg]
-    """A number that may have a unit."""
-
-    def __init__(self, measure: Measure) -> None:
-        self.name = measure.noun
-        self._measure = measure
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return self._measure.read(value)
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
 
 
 def _setting_options(command: Command) -> Command:
-    """Add an option for each setting that has a section. What is not given is None: the default is the setting's."""
-    for section in reversed(SECTIONS):  # click takes the options of a command from the last to the first
-        for key, (default, setting) in reversed(_DECLARED.items()):
-            if setting.section == section:
-                command = _option(key, default, setting)(command)
+    """Add the options, as texts that `Settings` reads. What is not given is None: the default is the setting's."""
+    for section, names in reversed(_SECTIONS.items()):  # click takes the options of a command from the last
+        for name in reversed(names):
+            one = _SETTINGS[name]
+            words = one.help + (f" [default: {one.shown()}]" if one.shown() else "")
+            if one.values == (True, False):
+                command = option(f"--{one.key}/--no-{one.key}", default=None, help=words)(command)
+            else:
+                metavar = one.kind.noun if isinstance(one.kind, Measure) else one.kind
+                values = click.Choice([str(value) for value in one.values]) if one.values else None
+                command = option(f"--{one.key}", type=values, metavar=metavar, help=words)(command)
         command = heading(section)(command)
     return command
-
-
-def _option(key: str, default: object, setting: Setting) -> Any:
-    words = setting.shown(default)
-    about: dict[str, Any] = {"default": None, "help": setting.help + (f" [default: {words}]" if words else "")}
-    if isinstance(setting.kind, Measure):
-        return option(f"--{key}", type=_Measured(setting.kind), metavar=setting.kind.noun, **about)
-    if setting.kind == (True, False):
-        return option(f"--{key}/--no-{key}", **about)
-    values = None if setting.kind is None else click.Choice([str(value) for value in setting.kind])
-    return option(f"--{key}", type=values, metavar=setting.metavar, **about)
 
 
 def _read_config(context: click.Context, parameter: click.Parameter, value: str | None) -> dict[str, Any]:
@@ -64,34 +49,20 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
         return {}
     try:
         tree = tomllib.loads(Path(value).read_text("utf-8"))
+        check_known(tree, ["models", *(one.key for one in _SETTINGS.values())])
+        models = tree.pop("models", {})
+        if not isinstance(models, dict) or not all(isinstance(bundle, str) and bundle for bundle in models.values()):
+            raise UsageError('wanted bundles in models, as in [models] and minilm = "bundles/minilm"')
     except OSError as error:
         raise click.UsageError(f"{value}: {error.strerror}; wanted a file of TOML") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise click.UsageError(f"{value}: not TOML: {error}") from None
-    known = [_MODELS, *(key for key, (_, setting) in _DECLARED.items() if setting.in_file)]
-    for key in tree:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else "; see whiten serve --help"
-            raise click.UsageError(f"{value}: there is no setting '{key}'{hint}")
-    table = tree.pop(_MODELS, {})
-    if not isinstance(table, dict) or not all(isinstance(bundle, str) and bundle for bundle in table.values()):
-        raise click.UsageError(f'{value}: wanted bundles in models, as in [models] and minilm = "bundles/minilm"')
-    models = {_MODELS: [f"{name}={bundle}" for name, bundle in table.items()]} if table else {}
-    alone = {key.replace("-", "_"): _file_value(key, tree.pop(key)) for key in _FILE_ALONE if key in tree}
-    context.default_map = {key.replace("-", "_"): one for key, one in tree.items()} | models
+    except UsageError as error:
+        raise click.UsageError(f"{value}: {error}") from None
+    written = {key.replace("-", "_"): tuple(one) if isinstance(one, list) else one for key, one in tree.items()}
+    alone = {name: written.pop(name) for name in list(written) if name not in _OPTIONS}
+    context.default_map = written | ({"models": [f"{name}={one}" for name, one in models.items()]} if models else {})
     return alone
-
-
-def _file_value(key: str, written: Any) -> Any:
-    """Return the value of a setting that is no option, so that click does not read it."""
-    kind = _DECLARED[key][1].kind
-    if isinstance(kind, Measure):
-        try:
-            return kind.read(written)
-        except UsageError as error:
-            raise click.BadParameter(str(error), param_hint=repr(key)) from None
-    return tuple(written) if isinstance(written, list) else written
 
 
 @command(

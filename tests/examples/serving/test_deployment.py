@@ -17,7 +17,7 @@ import yaml
 
 from support.server import RunningServer
 from whiten_serving.commands.serve import serve
-from whiten_serving.settings import SECONDS, Address, Settings, declared
+from whiten_serving.settings import SECONDS, Address, Settings
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +33,8 @@ def resolved(arguments: list[str], variables: dict[str, str]) -> tuple[dict[str,
             patch.setenv(name, value)
         context = serve.make_context("serve", list(arguments))
     given = {name: value for name, value in context.params.items() if value is not None}
-    options = {name: default for name, default, _ in declared(Settings)} | given | context.params["config"]
-    return options, [text.partition("=")[2] or text for text in context.params["models"]]
+    models, config = given.pop("models"), given.pop("config")
+    return vars(Settings(**given, **config)), [text.partition("=")[2] or text for text in models]
 
 
 def test_the_configuration_is_understood() -> None:
@@ -63,7 +63,7 @@ def test_compose() -> None:
     options, models = resolved([], service["environment"])
     assert service["read_only"] is True
     assert models == [service["volumes"][0].split(":")[1]]
-    assert options["drain"] + options["grace"] < SECONDS.read(service["stop_grace_period"])
+    assert options["drain"] + options["grace"] < SECONDS.read("", service["stop_grace_period"])
     assert options["api_key_file"] == f"/run/secrets/{service['secrets'][0]}"
     assert service["secrets"][0] in tree["secrets"]
     built = EXAMPLES / service["build"]["context"] / service["build"]["dockerfile"]

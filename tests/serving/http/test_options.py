@@ -10,7 +10,7 @@ from whiten_serving import AsyncEncoder
 from whiten_serving.settings import AppSettings
 
 BAD: dict[str, list[Any]] = {
-    **{"max_texts": [0], "max_body": ["1", True], "timeout": [0, float("inf"), float("nan")]},
+    **{"max_texts": [0], "max_body": ["1 apple", "-1", 1.5, True], "timeout": [0, float("inf"), float("nan")]},
     **{"token_ids": ["p50k"], "on_long": ["cut"], "empty": [None], "normalize": ["yes"], "log": [True]},
     **{"api_keys": ["key", ("",), {"": "name"}], "max_in_flight": [1.5], "max_queue": [3]},
     "cors_origins": [["*"]],
