@@ -72,20 +72,20 @@ class Setting:
         return self.says or (("off", "on")[self.default] if isinstance(self.default, bool) else self.default or "")
 
 
-def declared(kind: "type[AppSettings]") -> tuple[Setting, ...]:
+def declared(kind: "type[AppSettings]") -> list[Setting]:
     """Return the settings that a file may have; what the docstrings say of each is its help."""
     hints = get_type_hints(kind, include_extras=True)
-    lines = "\n".join(re.sub(r"\n {8}", " ", cleandoc(one.__doc__ or "")) for one in kind.__mro__)
-    helps = {name: (help, says) for name, help, says in _ATTRIBUTE.findall(lines)}
+    lines = "\n".join(re.sub(r"\n {8}", " ", cleandoc(base.__doc__ or "")) for base in kind.__mro__)
+    helps = {name: (text, says) for name, text, says in _ATTRIBUTE.findall(lines)}
     switches: dict[object, tuple[object, ...]] = {bool: (True, False), bool | None: (None, True, False)}
     settings = []
-    for one in fields(kind):
-        if one.name != "api_keys":
-            hint = hints[one.name]
+    for field in fields(kind):
+        if field.name != "api_keys":
+            hint = hints[field.name]
             values = get_args(hint) if get_origin(hint) is Literal else switches.get(hint, ())
-            about = helps.get(one.name, ("", ""))
-            settings.append(Setting(one.name, one.default, *about, getattr(hint, "__metadata__", [None])[0], values))
-    return tuple(settings)
+            noted = getattr(hint, "__metadata__", (None,))[0]
+            settings.append(Setting(field.name, field.default, *helps.get(field.name, ("", "")), noted, values))
+    return settings
 
 
 def check_known(names: Iterable[str], known: Sequence[str]) -> None:
@@ -138,12 +138,12 @@ class AppSettings:
     root_path: str = ""
 
     def __post_init__(self) -> None:
-        for one in declared(type(self)):
-            value = getattr(self, one.name)
-            if isinstance(one.kind, Measure):
-                object.__setattr__(self, one.name, one.kind.read(one.name, value))
-            elif one.values:
-                one_of(one.name, value, one.values)
+        for setting in declared(type(self)):
+            value = getattr(self, setting.name)
+            if isinstance(setting.kind, Measure):
+                object.__setattr__(self, setting.name, setting.kind.read(setting.name, value))
+            elif setting.values:
+                one_of(setting.name, value, setting.values)
         if not isinstance(self.root_path, str) or not re.fullmatch(r"(/[\w.~-]+)*", self.root_path):
             raise UsageError(f"root_path is {self.root_path!r}; wanted a path such as /whiten")
         for name, kinds in (("api_keys", (tuple, dict)), ("cors_origins", (tuple,)), ("hosts", (tuple,))):
@@ -154,7 +154,7 @@ class AppSettings:
     @classmethod
     def of(cls, named: Mapping[str, Any]) -> Self:
         """Return settings by name."""
-        check_known(named, [one.name for one in fields(cls)])
+        check_known(named, [field.name for field in fields(cls)])
         return cls(**named)
 
     def public(self) -> dict[str, object]:

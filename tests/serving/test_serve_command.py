@@ -80,7 +80,7 @@ def test_settings_of_the_file_alone(served: Served, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "measure"), [(one.name, one.kind) for one in declared(Settings) if one.kind in MEASURES]
+    ("name", "measure"), [(setting.name, setting.kind) for setting in declared(Settings) if setting.kind in MEASURES]
 )
 def test_a_number_in_a_file_may_have_its_unit(served: Served, tmp_path: Path, name: str, measure: Measure) -> None:
     number, text = measure.example.split()[-1], f"{name.replace('_', '-')} = "
@@ -145,8 +145,8 @@ def test_files_that_cannot_be_used(served: Served, tmp_path: Path, text: str, me
 
 
 def test_every_setting_is_described() -> None:
-    assert [one.name for one in declared(Settings) if not one.help] == []
-    assert {one.name for one in declared(AppSettings)} < {one.name for one in declared(Settings)}
+    assert [setting.name for setting in declared(Settings) if not setting.help] == []
+    assert {setting.name for setting in declared(AppSettings)} < {setting.name for setting in declared(Settings)}
 
 
 def test_options_are_few() -> None:

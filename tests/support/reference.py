@@ -82,10 +82,10 @@ def _command(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
 def settings() -> str:
     """Return a table of the settings of `whiten serve`, with their names in the file of --config."""
     rows = ["### Settings of whiten serve\n", "| key | default | option | |", "|---|---|---|---|"]
-    options = {one.name for one in serve.params}
-    for one in declared(Settings):
-        option = f"`--{one.key}`" if one.name in options else ""
-        rows.append(f"| `{one.key}` | {one.shown()} | {option} | {one.help} |")
+    options = {parameter.name for parameter in serve.params}
+    for setting in declared(Settings):
+        option = f"`--{setting.key}`" if setting.name in options else ""
+        rows.append(f"| `{setting.key}` | {setting.shown()} | {option} | {setting.help} |")
     return "\n".join(rows) + "\n"
 
 

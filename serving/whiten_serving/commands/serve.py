@@ -13,14 +13,14 @@ from whiten_runtime.errors import UsageError, needing
 from whiten_serving.arguments import model_choices, note_hang_ups, read_keys, usual_format
 from whiten_serving.settings import Measure, Settings, check_known, declared
 
-_SETTINGS = {one.name: one for one in declared(Settings)}
+_SETTINGS = {setting.name: setting for setting in declared(Settings)}
 _SECTIONS = {
     "Address and keys": ("listen", "keep_alive", "tls", "api_key_file"),
     "Limits": ("max_texts", "max_body", "max_in_flight", "timeout", "max_wait"),
     "Process": ("log", "page", "device", "verify", "drain", "grace"),
 }
 _OPTIONS = [name for names in _SECTIONS.values() for name in names]
-_FILE_ALONE = sorted(one.key for name, one in _SETTINGS.items() if name not in _OPTIONS)
+_FILE_ALONE = sorted(setting.key for name, setting in _SETTINGS.items() if name not in _OPTIONS)
 _OTHERS_METRICS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 
 
@@ -28,14 +28,14 @@ def _setting_options(command: Command) -> Command:
     """Add the options, as texts that `Settings` reads. What is not given is None: the default is the setting's."""
     for section, names in reversed(_SECTIONS.items()):  # click takes the options of a command from the last
         for name in reversed(names):
-            one = _SETTINGS[name]
-            words = one.help + (f" [default: {one.shown()}]" if one.shown() else "")
-            if one.values == (True, False):
-                command = option(f"--{one.key}/--no-{one.key}", default=None, help=words)(command)
+            setting = _SETTINGS[name]
+            words = setting.help + (f" [default: {setting.shown()}]" if setting.shown() else "")
+            if setting.values == (True, False):
+                command = option(f"--{setting.key}/--no-{setting.key}", default=None, help=words)(command)
             else:
-                metavar = one.kind.noun if isinstance(one.kind, Measure) else one.kind
-                values = click.Choice([str(value) for value in one.values]) if one.values else None
-                command = option(f"--{one.key}", type=values, metavar=metavar, help=words)(command)
+                metavar = setting.kind.noun if isinstance(setting.kind, Measure) else setting.kind
+                values = click.Choice([str(value) for value in setting.values]) if setting.values else None
+                command = option(f"--{setting.key}", type=values, metavar=metavar, help=words)(command)
         command = heading(section)(command)
     return command
 
@@ -49,7 +49,7 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
         return {}
     try:
         tree = tomllib.loads(Path(value).read_text("utf-8"))
-        check_known(tree, ["models", *(one.key for one in _SETTINGS.values())])
+        check_known(tree, ["models", *(setting.key for setting in _SETTINGS.values())])
         models = tree.pop("models", {})
         if not isinstance(models, dict) or not all(isinstance(bundle, str) and bundle for bundle in models.values()):
             raise UsageError('wanted bundles in models, as in [models] and minilm = "bundles/minilm"')
@@ -59,9 +59,11 @@ def _read_config(context: click.Context, parameter: click.Parameter, value: str 
         raise click.UsageError(f"{value}: not TOML: {error}") from None
     except UsageError as error:
         raise click.UsageError(f"{value}: {error}") from None
-    written = {key.replace("-", "_"): tuple(one) if isinstance(one, list) else one for key, one in tree.items()}
+    written = {key.replace("-", "_"): tuple(text) if isinstance(text, list) else text for key, text in tree.items()}
     alone = {name: written.pop(name) for name in list(written) if name not in _OPTIONS}
-    context.default_map = written | ({"models": [f"{name}={one}" for name, one in models.items()]} if models else {})
+    context.default_map = written | (
+        {"models": [f"{name}={bundle}" for name, bundle in models.items()]} if models else {}
+    )
     return alone
 
 

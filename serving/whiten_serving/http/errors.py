@@ -80,7 +80,7 @@ class TEIError(TypedDict):
     """Body of an error on TEI's routes."""
 
     error: str
-    error_type: Annotated[str, Meta(extra_json_schema={"enum": sorted({one.tei for one in PROBLEMS.values()})})]
+    error_type: Annotated[str, Meta(extra_json_schema={"enum": sorted({problem.tei for problem in PROBLEMS.values()})})]
 
 
 class OllamaError(TypedDict):

@@ -40,7 +40,7 @@ def document(placed: list[tuple[str, Endpoint]], server: str, keys: bool) -> dic
         (*types_of(endpoint, "request"), *types_of(endpoint, "return"), ERROR_BODIES[endpoint.dialect])
         for _, endpoint in placed
     )
-    types = list(dict.fromkeys(one for some in kinds for one in some))
+    types = list(dict.fromkeys(kind for some in kinds for kind in some))
     places, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     for schema in components.values():
         for field in schema.get("properties", {}).values():
@@ -99,7 +99,7 @@ def _operation(path: str, endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dic
 
 
 def _any_of(types: tuple[Any, ...], schemas: Mapping[Any, Any]) -> Any:
-    places = [schemas[one] for one in types]
+    places = [schemas[kind] for kind in types]
     return places[0] if len(places) == 1 else {"anyOf": places}
 
 

@@ -17,7 +17,7 @@ NAMES = {"model": "tiny", "deployment": "tiny", "id": "tiny"}
 PLACES = [pytest.param(path, endpoint, id=f"{endpoint.method} {path}") for path, endpoint in all_paths()]
 POSTS = [case for case in PLACES if case.values[1].method == "POST"]
 BODIES: dict[Any, Any] = {
-    one.handler: ROUTES[one.path] for one in ENDPOINTS if one.path in ROUTES and one.method == "POST"
+    route.handler: ROUTES[route.path] for route in ENDPOINTS if route.path in ROUTES and route.method == "POST"
 }
 BODIES[ollama.show] = {}
 
@@ -68,8 +68,8 @@ def examples(described: dict[str, Any], operation: dict[str, Any]) -> Iterator[d
     if "requestBody" not in operation:
         return
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
-    for one in schema.get("anyOf", [schema]):
-        kind = described["components"]["schemas"][one["$ref"].rpartition("/")[2]]
+    for place in schema.get("anyOf", [schema]):
+        kind = described["components"]["schemas"][place["$ref"].rpartition("/")[2]]
         for field, about in kind["properties"].items():
             for example in about.get("examples", ()):
                 Draft202012Validator(schema | {"components": described["components"]}).validate({field: example})
@@ -93,7 +93,7 @@ def test_bodies_are_decoded_with_the_types_that_are_described(
     assert used == [kinds[0]]
     content = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]
     references = [one["$ref"] for one in content["schema"].get("anyOf", [content["schema"]])]
-    assert references == [f"#/components/schemas/{one.__name__}" for one in kinds]
+    assert references == [f"#/components/schemas/{kind.__name__}" for kind in kinds]
     for kind in kinds:
         schema = described["components"]["schemas"][kind.__name__]
         assert list(schema["properties"]) == list(kind.__struct_fields__)

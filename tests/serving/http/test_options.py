@@ -27,7 +27,7 @@ def test_options_that_cannot_be_used(served: AsyncEncoder, name: str, value: Any
 def test_numbers_may_have_units() -> None:
     settings = AppSettings.of({"max_body": "16MiB", "timeout": "500ms", "max_texts": " 7 "})
     assert settings == AppSettings(max_body=2**24, timeout=0.5, max_texts=7)
-    assert [type(one) for one in (settings.max_body, AppSettings(timeout=30).timeout)] == [int, float]
+    assert [type(number) for number in (settings.max_body, AppSettings(timeout=30).timeout)] == [int, float]
 
 
 def test_a_setting_that_is_not_known_has_a_hint() -> None:
