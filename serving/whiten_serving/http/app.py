@@ -21,11 +21,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from whiten_runtime.errors import UsageError
 from whiten_serving.http import ollama, openai, tei
 from whiten_serving.http.calls import Call, Guarded
-from whiten_serving.http.description import page
 from whiten_serving.http.errors import ApiError, ClientGoneError, draining, of_answer
 from whiten_serving.http.logs import log_request
 from whiten_serving.http.metrics import version
 from whiten_serving.http.openapi import document
+from whiten_serving.http.page import page
 from whiten_serving.http.service import Endpoint, Service, answer, json_of
 from whiten_serving.requests import OverloadedError
 

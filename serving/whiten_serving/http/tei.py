@@ -322,6 +322,8 @@ async def info(service: Service, request: Request, call: Call) -> Annotated[Resp
         "whiten": {
             "models": list(service.models.names),
             "dimension": manifest.dimension,
+            "nested": manifest.nested,
+            "matryoshka_dimensions": list(manifest.matryoshka_dimensions),
             "space": served.encoder.space,
             "layers": list(manifest.layers),
             "whitening": manifest.whitening.description if manifest.whitening else "none",

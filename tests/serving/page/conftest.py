@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from support.browser import TRIED, Browser
+from support.bundles import copy_bundle
+from support.once import once
 from support.server import RunningServer
 from whiten import Encoder
 
@@ -16,12 +18,23 @@ NEEDED = ("httptools", "orjson", "prometheus_client", "uvicorn", "uvloop")
 
 collect_ignore_glob = [] if all(map(find_spec, NEEDED)) else ["test_*.py"]
 
-BUNDLES = {"tiny": "bundle-v1", "org/small@v1": "bundle-v1-int8", "published": "bundle-v1-published"}
+
+@pytest.fixture(scope="session")
+def bundles(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return bundles: cut to any width, in int8, with prompts, cut to two widths."""
+    published = golden / "bundle-v1-published"
+    cut = once(tmp_path_factory, "page", lambda path: copy_bundle(published, path, matryoshka_dimensions=[4, 8]))
+    return {
+        "tiny": golden / "bundle-v1",
+        "org/small@v1": golden / "bundle-v1-int8",
+        "published": published,
+        "matryoshka": cut / "copy",
+    }
 
 
 @pytest.fixture(scope="session")
-def server(golden: Path) -> Iterator[RunningServer]:
-    with RunningServer(*(f"{name}={golden / bundle}" for name, bundle in BUNDLES.items())) as running:
+def server(bundles: dict[str, Path]) -> Iterator[RunningServer]:
+    with RunningServer(*(f"{name}={bundle}" for name, bundle in bundles.items())) as running:
         yield running
 
 
@@ -45,11 +58,11 @@ def page(server: RunningServer, browser: Browser) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def similarity(golden: Path) -> Callable[..., Any]:
+def similarity(bundles: dict[str, Path]) -> Callable[..., Any]:
     """Return the cosines of texts, [n, n], by the runtime itself."""
 
     def compute(model: str, texts: Sequence[str], **options: Any) -> Any:
-        with Encoder(golden / BUNDLES[model]) as encoder:
+        with Encoder(bundles[model]) as encoder:
             rows = encoder.encode(list(texts), normalize_embeddings=True, **options).astype(np.float64)
         return rows @ rows.T
 

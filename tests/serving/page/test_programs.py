@@ -1,12 +1,11 @@
-"""Copy as: what the page shows runs as it is, and gives the vectors of the runtime."""
+"""Copy as: what the page shows runs as it is, and gives the vectors or the ranking of the runtime."""
 
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,6 +23,7 @@ TEXTS = [
     "back\\slash \\n \\u0041 % %s {0} #{x} <b>&amp;</b> -- /* */ //",
     "日本 👩‍👧 العربية עברית e\u0301 \u2028 \u00a0 tab\tend",
 ]
+QUERY = "'What' \"is\" \\n $(date)?"
 KEY = "the-key"
 
 
@@ -36,76 +36,75 @@ def page(golden: Path, browser: Browser) -> Iterator[Browser]:
         browser.write("#key", KEY)
         browser.press("Enter")
         browser.until(TRIED)
-        browser.value("(document.getElementById('prompt').value = 'name:query')")
         browser.write("#texts", "\n".join(TEXTS))
-        browser.click("#run")
-        browser.until("document.querySelectorAll('.map tbody tr').length === 3")
+        browser.value(f"(document.getElementById('query').value = {json.dumps(QUERY)})")
         yield browser
 
 
-def shown(page: Browser, language: str) -> str:
-    """Return the program that the page shows for a language."""
-    page.click(f".tabs label:has([value={language}])")
+VECTORS = {
+    "curl": "",
+    "Python": "import json; print(json.dumps(vectors))",
+    "JavaScript": "console.log(JSON.stringify(vectors));",
+}
+"""What prints the vectors at the end of a program; that of curl prints the answer."""
+
+
+def program(page: Browser, language: str, task: str) -> str:
+    """Do a task, and return the program that the page shows for a language."""
+    page.click(f"input[value={task}]")
+    page.value("(document.getElementById('prompt').value = 'prompt_name query')")
+    page.click("#run")
+    page.until("!document.getElementById('run').disabled && document.querySelector('.copy')")
+    choice = "document.querySelector('.copy select')"
+    page.value(f"({choice}.value = {language!r}, {choice}.dispatchEvent(new Event('change')))")
     return str(page.value("document.querySelector('pre code').textContent"))
 
 
-def run(*command: object, cwd: Path) -> str:
+def printed(language: str, code: str, folder: Path) -> str:
+    """Run a program, and return what it prints."""
+    python = os.environ.get("WHITEN_SERVE_CLIENTS") or installed_environment("serving-clients", REQUIREMENTS)
+    programs = {"curl": ["bash", "curl", "jq"], "Python": [str(python)], "JavaScript": ["node"]}[language]
+    if missing := [name for name in programs if shutil.which(name) is None]:
+        pytest.skip(f"{', '.join(missing)} not installed")
+    file = folder / "program.mjs"
+    file.write_text(code, "utf-8")
     environment = os.environ | {"WHITEN_API_KEY": KEY}
-    words = list(map(str, command))
-    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    words = [programs[0], str(file)]
+    done = subprocess.run(words, env=environment, capture_output=True, encoding="utf-8", check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def curl(page: Browser, folder: Path) -> Any:
-    answer = json.loads(run("bash", "-c", shown(page, "curl"), cwd=folder))
-    return [one["embedding"] for one in answer["data"]]
-
-
-def python(page: Browser, folder: Path) -> Any:
-    interpreter = os.environ.get("WHITEN_SERVE_CLIENTS") or installed_environment("serving-clients", REQUIREMENTS)
-    (folder / "embed.py").write_text(shown(page, "Python") + "\nimport json; print(json.dumps(vectors))\n", "utf-8")
-    first, second = run(interpreter, "embed.py", cwd=folder).splitlines()
-    assert first == "3 vectors of 16"
-    return json.loads(second)
-
-
-def javascript(page: Browser, folder: Path) -> Any:
-    needed("node")
-    code = shown(page, "JavaScript") + "\nconsole.log(JSON.stringify(vectors));\n"
-    (folder / "embed.mjs").write_text(code, "utf-8")
-    first, second = run("node", "embed.mjs", cwd=folder).splitlines()
-    assert first == "3 vectors of 16"
-    return json.loads(second)
-
-
-def java(page: Browser, folder: Path) -> Any:
-    needed("javac")
-    (folder / "Embed.java").write_text(shown(page, "Java"), "utf-8")
-    status, _, body = run("java", "-Dfile.encoding=UTF-8", "Embed.java", cwd=folder).partition(" ")
-    assert status == "200"
-    return [one["embedding"] for one in json.loads(body)["data"]]
-
-
-def needed(program: str) -> None:
-    if shutil.which(program) is None:
-        pytest.skip(f"{program} is not installed")
-
-
-@pytest.mark.parametrize("language", [curl, python, javascript, java])
-def test_programs_run_as_they_are(
-    page: Browser, golden: Path, tmp_path: Path, language: Callable[[Browser, Path], Any]
-) -> None:
+@pytest.mark.parametrize("language", VECTORS)
+def test_programs_give_the_vectors(page: Browser, golden: Path, tmp_path: Path, language: str) -> None:
+    output = printed(language, f"{program(page, language, 'map')}\n{VECTORS[language]}\n", tmp_path)
+    if language == "curl":
+        vectors = [item["embedding"] for item in json.loads(output)["data"]]
+    else:
+        first, second = output.splitlines()
+        assert first == "3 vectors of 16"
+        vectors = json.loads(second)
     with Encoder(golden / "bundle-v1-published") as encoder:
-        assert_near(language(page, tmp_path), encoder.encode(TEXTS, prompt_name="query"))
+        assert_near(vectors, encoder.encode(TEXTS, prompt_name="query"))
+
+
+@pytest.mark.parametrize("language", VECTORS)
+def test_programs_print_the_ranking(page: Browser, golden: Path, tmp_path: Path, language: str) -> None:
+    lines = printed(language, program(page, language, "rank"), tmp_path).removesuffix("\n").split("\n")
+    with Encoder(golden / "bundle-v1-published") as encoder:
+        query, *rows = encoder.encode([QUERY, *TEXTS], prompt_name="query", normalize_embeddings=True)
+    want = sorted(zip(rows @ query, TEXTS, strict=True), reverse=True)
+    assert [line.split(" ", 1)[1] for line in lines] == [text for _, text in want]
+    scores = [float(line.split(" ", 1)[0]) for line in lines]
+    assert scores == pytest.approx([score for score, _ in want], abs=1e-4)
 
 
 def test_the_button_copies_the_program(page: Browser) -> None:
-    code = shown(page, "JavaScript")
+    code = program(page, "JavaScript", "rank")
     page.send("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
-    page.click(".tabs button")
-    page.until("document.querySelector('.tabs .hint').textContent !== ''")
-    if page.text(".tabs .hint") == "Copied":
+    page.click(".copy button")
+    page.until("document.querySelector('.copy .hint').textContent !== ''")
+    if page.text(".copy .hint") == "Copied":
         assert page.value("navigator.clipboard.readText()") == code
     else:
         assert page.value("getSelection().toString()") == code

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,11 @@ pytestmark = pytest.mark.slow
 CELLS = """[...document.querySelectorAll('.map tbody tr')].map(
   (row) => [...row.querySelectorAll('td')].map((cell) => cell.innerText))"""
 LABELS = "[...document.querySelectorAll('.map tbody th')].map((head) => head.lastChild.textContent)"
+RANKS = (
+    "[...document.querySelectorAll('#try-result tbody tr')].map((row) => [...row.cells].map((cell) => cell.innerText))"
+)
+RESULT = "[document.getElementById('try-done'), document.getElementById('try-result')].map((place) => place.innerText)"
+WIDTHS = "[...document.getElementById('dimensions').options].map((option) => option.textContent)"
 MARKUP = '<img src=x onerror="window.hacked = 1"><script>window.hacked = 2</script></td></table><b>&amp;'
 SCRIPTS = {
     "Chinese": ["苍鹭静静地站在水中等鱼。", "银行再次提高了利率。", "乐团排练了一部交响曲。"],
@@ -25,8 +31,12 @@ SCRIPTS = {
 }
 
 
+def number(text: str) -> float:
+    return float(text.replace("−", "-"))
+
+
 def numbers(rows: Sequence[Sequence[str]]) -> Any:
-    return np.array([[float(value.replace("−", "-")) for value in row] for row in rows])
+    return np.array([[number(value) for value in row] for row in rows])
 
 
 def compare(page: Browser, texts: Sequence[str]) -> None:
@@ -37,17 +47,24 @@ def compare(page: Browser, texts: Sequence[str]) -> None:
 
 def embed(page: Browser) -> None:
     """Press the button, and wait for the answer."""
-    page.value("(document.getElementById('try-done').textContent = '')")
     page.click("#run")
     page.until("!document.getElementById('run').disabled")
+
+
+def choose(page: Browser, field: str, value: str) -> None:
+    """Choose an option of a list."""
+    page.value(f"(document.getElementById({field!r}).value = {value!r})")
+    page.value(f"document.getElementById({field!r}).dispatchEvent(new Event('change', {{ bubbles: true }}))")
 
 
 def test_the_first_map_is_there_without_a_click(page: Browser, similarity: Callable[..., Any]) -> None:
     texts = page.value("document.getElementById('texts').value").split("\n")
     assert len(texts) == 6
     np.testing.assert_allclose(numbers(page.value(CELLS)), similarity("tiny", texts), atol=0.00501)
-    words = page.text("#try-done").split(" · ")
-    assert [one.split(" ", 1)[1] for one in words] == ["texts", "tokens", "ms", "dimensions"]
+    model, *words = page.text("#try-done").split(" · ")
+    assert model == "tiny"
+    assert [one.split(" ", 1)[1] for one in words] == ["texts", "tokens", "dimensions", "ms round trip"]
+    assert page.text("#served") == "4 models"
     assert page.value("document.title") == "Try – whiten"
 
 
@@ -60,104 +77,113 @@ def test_texts_are_shown_as_they_are_and_run_nothing(page: Browser, similarity: 
     page.click("input[value=rank]")
     page.write("#query", texts[0])
     embed(page)
-    assert page.value("document.querySelectorAll('#try-result tbody tr').length") == 3
-    page.click(".tabs label:nth-of-type(3)")
+    assert len(page.value(RANKS)) == 3
     assert page.value("[window.hacked, document.images.length, document.scripts.length]") == [None, 0, 1]
     if kind == "right to left":
         heads = "[...document.querySelectorAll('#try-result td.text')].map((cell) => getComputedStyle(cell).direction)"
         assert "rtl" in page.value(heads)
 
 
-@pytest.mark.parametrize("count", [1, 2, 24])
-def test_few_lines_have_numbers(page: Browser, similarity: Callable[..., Any], count: int) -> None:
-    texts = sentences(count)
-    compare(page, ["", *texts, "   "])  # lines without a text are left out, and counted as the field shows them
-    np.testing.assert_allclose(numbers(page.value(CELLS)), similarity("tiny", texts), atol=0.00501)
-    heads = page.value("[...document.querySelectorAll('.map thead th')].map((head) => head.innerText)")
-    assert heads == [str(number + 2) for number in range(count)]
-    assert bool(page.text("#try-result .list")) == (count > 2)
-
-
-@pytest.mark.parametrize("count", [50, 500])
-def test_many_lines_are_a_picture_that_is_read_cell_by_cell(
+@pytest.mark.parametrize("count", [1, 2, 50, 300])
+def test_lines_are_compared_and_numbered_as_in_the_field(
     page: Browser, similarity: Callable[..., Any], count: int
 ) -> None:
-    texts = [f"{number}: {text}" for number, text in enumerate(sentences(count))]
-    compare(page, texts)
+    texts = [f"{place}: {text}" for place, text in enumerate(sentences(count))]
+    compare(page, ["", *texts, "   "])  # lines without a text are left out
     want = similarity("tiny", texts)
-    page.value("document.querySelector('canvas').focus()")
-    for name in ("ArrowRight", "ArrowDown", "ArrowDown"):
-        page.press(name)
-    value, *about = page.text(".read").split("\n")
-    assert float(value.replace("−", "-")) == pytest.approx(want[2, 1], abs=0.00501)
-    assert [one for one in about if one] == ["3", texts[2][:160], "2", texts[1][:160]]
-    size = "[document.querySelector('canvas').width, document.querySelector('canvas').height]"
-    assert page.value(size) == [count, count]
-    top = float(page.text("#try-result .list tbody th"))
-    assert top == pytest.approx((want - 2 * np.eye(count)).max(), abs=0.00501)
-    box = page.value("(({ x, y, width }) => [x, y, width])(document.querySelector('canvas').getBoundingClientRect())")
-    page.send("Input.dispatchMouseEvent", type="mouseMoved", x=box[0] + box[2] - 0.5, y=box[1] + 0.5)
-    assert page.text(".read b") == f"{want[0, -1]:.2f}".replace("-", "−")
+    shown = min(count, 50)
+    np.testing.assert_allclose(numbers(page.value(CELLS)), want[:shown, :shown], atol=0.00501)
+    heads = page.value("[...document.querySelectorAll('.map thead th')].map((head) => head.innerText)")
+    assert heads == [str(place + 2) for place in range(shown)]
+    assert page.text(".map caption").endswith(
+        "of the first 50 of 300 lines" if count == 300 else f"of {count} line{'s' * (count > 1)}"
+    )
+    rows = page.value(RANKS.replace("#try-result", ".list"))
+    assert len(rows) == (8 if count > 2 else 0)
+    if count > 2:
+        others = want - 2 * np.eye(count)
+        assert number(rows[0][0]) == pytest.approx(others.max(), abs=0.00501)
+        means = (want.sum(axis=1) - 1) / (count - 1)
+        assert number(rows[5][0]) == pytest.approx(means.min(), abs=0.00501)
+        assert rows[5][1].split("\n")[0] == str(int(means.argmin()) + 2)
 
 
 def test_a_text_of_100000_letters_is_shown_as_cut(page: Browser, tiny: Encoder) -> None:
     long = "abcde fghij " * 8_333 + "last"
-    compare(page, [*sentences(2), long])
     assert len(long) == 100_000
-    page.until("document.querySelector('.cuts')")
-    assert "1 text longer than the model reads (48 tokens)" in page.text("#try-cut")
-    total = len(tiny.tokens(long, special=False))
-    assert page.text(".cuts p").startswith(f"Line 3: 46 of {total:,} tokens were read")
-    stop = tiny.tokens(long, special=False)[45].end
+    compare(page, [*sentences(2), long])
+    assert "1 text longer than the model reads (48 tokens)" in page.text("#try-result")
+    tokens = tiny.tokens(long, special=False)
+    assert f"Line 3: 46 of {len(tokens):,} tokens were read" in page.text("#try-result")
+    stop = tokens[45].end
     kept, cut = page.value("[...document.querySelector('.excerpt').children].map((part) => part.textContent)")
-    assert (kept.removeprefix("…"), cut.removesuffix("…")) == (long[stop - 90 : stop], long[stop : stop + 90])
-    assert "With the first 10,000 characters" in page.text("#try-code")
+    assert (kept, cut) == (long[stop - 90 : stop], long[stop : stop + 90])
+    assert "With the first 10,000 characters" in page.text("#try-result")
     assert page.value("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_ranking_and_prompts(page: Browser, golden: Any) -> None:
+def test_ranking_and_prompts(page: Browser, bundles: dict[str, Path]) -> None:
     texts = sentences(60)
-    page.value("document.getElementById('try-model').focus()")
-    page.value("(document.getElementById('try-model').value = 'published')")
-    page.value("document.getElementById('try-model').dispatchEvent(new Event('change', { bubbles: true }))")
+    choose(page, "model", "published")
     page.click("input[value=rank]")
     page.write("#query", texts[7])
     page.write("#texts", "\n".join(texts))
     chosen = "[document.getElementById('query-prompt'), document.getElementById('prompt')].map((field) => field.value)"
-    assert page.value(chosen) == ["task:query", "task:document"]
+    assert page.value(chosen) == ["input_type query", "input_type document"]
     embed(page)
-    with Encoder(golden / "bundle-v1-published") as encoder:
+    with Encoder(bundles["published"]) as encoder:
         query = encoder.encode([texts[7]], prompt_name="query", normalize_embeddings=True)
         rows = encoder.encode(texts, prompt_name="document", normalize_embeddings=True)
     want = (rows @ query[0]).tolist()
-    cells = "(row) => [row.cells[1].innerText, Number(row.cells[3].innerText)]"
-    ranked = f"[...document.querySelectorAll('#try-result tbody tr')].map({cells})"
-    assert len(page.value(ranked)) == 50
-    page.click("#try-result button")
-    found = page.value(ranked)
-    assert sorted(line for _, line in found) == list(range(1, 61))
-    for value, line in found:
-        assert float(value.replace("−", "-")) == pytest.approx(want[line - 1], abs=0.00501)
-    values = [want[line - 1] for _, line in found]
-    assert values == pytest.approx(sorted(want, reverse=True), abs=1e-6)
+    ranked = [(number(value), int(line) - 1) for _, value, _, line in page.value(RANKS)]
+    assert sorted(line for _, line in ranked) == list(range(60))
+    assert [value for value, _ in ranked] == pytest.approx([want[line] for _, line in ranked], abs=0.00501)
+    assert [want[line] for _, line in ranked] == pytest.approx(sorted(want, reverse=True), abs=1e-6)
 
 
-def test_dimensions_and_the_words_of_the_api(page: Browser, similarity: Callable[..., Any]) -> None:
-    texts = sentences(4)
-    page.write("#dimensions", "5")
-    compare(page, texts)
-    assert "5 dimensions" in page.text("#try-done")
-    np.testing.assert_allclose(numbers(page.value(CELLS)), similarity("tiny", texts, truncate_dim=5), atol=0.00501)
-    page.write("#dimensions", "9999")
-    embed(page)
-    assert page.text("#try-error").startswith("dimensions is 9999")
-    page.write("#dimensions", "")
+def test_what_belongs_to_another_choice_goes(page: Browser) -> None:
+    """A result, its program and an error never stand below a form, or beside words, that did not give them."""
+    for selector in ("input[value=rank]", "input[value=map]"):
+        assert all(page.value(RESULT))
+        page.click(selector)
+        assert page.value(RESULT) == ["", ""]
+        embed(page)
+    choose(page, "model", "published")
+    assert page.value(RESULT) == ["", ""]
     compare(page, [])
     assert page.text("#try-error") == "There is no text. Write at least one line."
+    assert page.value(RESULT) == ["", ""]
+    page.click("input[value=rank]")
+    assert page.value("document.getElementById('try-error').hidden")
+    page.write("#texts", "one")
+    page.value("(document.getElementById('try-form').requestSubmit(), document.querySelector('[value=map]').click())")
+    page.until("!document.getElementById('run').disabled")
+    assert page.value(RESULT) == ["", ""]
     compare(page, ["a"] * 2049)
     assert page.text("#try-error") == "input has 2049 texts; the limit is 2048: send several requests"
-    compare(page, texts)
+    compare(page, sentences(4))
     assert page.value("document.getElementById('try-error').hidden")
+    assert all(page.value(RESULT))
+
+
+@pytest.mark.parametrize(
+    ("model", "widths"),
+    [("tiny", ["16", "8"]), ("org/small@v1", ["8"]), ("published", []), ("matryoshka", ["8", "4"])],
+)
+def test_dimensions_are_those_that_the_model_allows(
+    page: Browser, similarity: Callable[..., Any], model: str, widths: list[str]
+) -> None:
+    texts = sentences(4)
+    page.write("#texts", "\n".join(texts))
+    choose(page, "model", model)
+    assert page.value(WIDTHS)[1:] == widths
+    assert page.value("document.getElementById('dimensions-field').hidden") == (not widths)
+    for width in widths:
+        choose(page, "dimensions", width)
+        embed(page)
+        assert f"{width} dimensions" in page.text("#try-done")
+        want = similarity(model, texts, truncate_dim=int(width))
+        np.testing.assert_allclose(numbers(page.value(CELLS)), want, atol=0.00501)
 
 
 def test_the_keyboard_reaches_everything_and_every_control_has_a_name(page: Browser) -> None:
@@ -168,13 +194,13 @@ def test_the_keyboard_reaches_everything_and_every_control_has_a_name(page: Brow
         reached.append(
             page.value("document.activeElement.id || document.activeElement.textContent.trim().slice(0, 20)")
         )
-    wanted = ["Skip to the content", "Try", "Compare", "Models", "Now", "try-model", "texts", "dimensions", "run"]
+    wanted = ["Skip to the content", "Try", "Models", "model", "texts", "dimensions", "run"]
     assert [one for one in reached if one in wanted] == wanted
     page.write("#texts", "one\ntwo")
     page.press("Enter", control=True)
     page.until("document.querySelectorAll('.map tbody tr').length === 2")
     nodes = page.send("Accessibility.getFullAXTree")["nodes"]
-    controls = {"textbox", "button", "combobox", "spinbutton", "radio", "checkbox", "link", "table", "image"}
+    controls = {"textbox", "button", "combobox", "radio", "checkbox", "link", "table", "image"}
     shown = [node for node in nodes if not node["ignored"] and node["role"]["value"] in controls]
     assert len(shown) > 12
     assert [node["role"]["value"] for node in shown if not node.get("name", {}).get("value")] == []
@@ -185,27 +211,33 @@ def test_the_keyboard_reaches_everything_and_every_control_has_a_name(page: Brow
 def test_colours_can_be_read(page: Browser, scheme: str, stretched: bool) -> None:
     """Numbers of the map and words of the page have the contrast that WCAG asks for (AA)."""
     page.see(1280, 900, scheme)
+    compare(page, sentences(12))
     if stretched:
         page.click(".legend input")
-    for selector in (".map td", ".figures", ".hint", "nav a", "h1", ".list th", ".tabs label", "pre", "#run", "footer"):
+    for selector in (".map td", ".figures", ".hint", "nav a", "h1", ".list th", ".copy label", "pre", "#run", "footer"):
         assert page.value(f"({CONTRAST})({json.dumps(selector)})") >= 4.5, selector
 
 
 CONTRAST = """(selector) => {
-  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+  const canvas = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
   const light = (colour) => {
     const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
     const [red, green, blue] = colour.map((one) => linear(one / 255));
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
   };
   const ground = (element) => {
-    const colour = rgb(getComputedStyle(element).backgroundColor);
-    return colour.length === 4 && colour[3] === 0 ? ground(element.parentElement) : colour.slice(0, 3);
+    const colour = rgba(getComputedStyle(element).backgroundColor);
+    return colour[3] ? colour : ground(element.parentElement);
   };
   const all = [...document.querySelectorAll(selector)];
-  const seen = all.filter((one) => one.innerText.trim() && one.getClientRects().length);
-  return Math.min(...seen.map((one) => {
-    const both = [light(rgb(getComputedStyle(one).color).slice(0, 3)), light(ground(one))].sort((a, b) => b - a);
+  return Math.min(...all.filter((one) => one.innerText.trim() && one.getClientRects().length).map((one) => {
+    const both = [light(rgba(getComputedStyle(one).color)), light(ground(one))].sort((a, b) => b - a);
     return (both[0] + 0.05) / (both[1] + 0.05);
   }));
 }"""

@@ -1,4 +1,4 @@
-"""Give browsers a page to try the models."""
+"""Answer browsers with the page of the server: one document, which needs nothing from elsewhere."""
 
 from base64 import b64encode
 from functools import cache
@@ -7,12 +7,10 @@ from importlib.resources import files
 
 from starlette.responses import Response
 
-_SCRIPTS = ("api", "dom", "heat", "code", "try", "compare", "models", "now", "main")
-
 
 def page() -> Response:
-    """Return the page, which needs nothing from elsewhere and runs nothing that is not its own."""
-    body, policy = _written()
+    """Return the page, and the policy that lets it run its own script only and ask its own server only."""
+    body, policy = _document()
     headers = {
         "content-security-policy": policy,
         "referrer-policy": "no-referrer",
@@ -24,17 +22,14 @@ def page() -> Response:
 
 
 @cache
-def _written() -> tuple[bytes, str]:
-    """Return the page with its style and its script inside, and the policy that allows these two by their hashes."""
+def _document() -> tuple[bytes, str]:
     folder = files(__package__) / "page"
-    style = (folder / "page.css").read_text("utf-8")
-    script = "\n".join((folder / f"{name}.js").read_text("utf-8") for name in _SCRIPTS)
-    text = (folder / "index.html").read_text("utf-8").replace("{{style}}", style).replace("{{script}}", script)
+    html, style, script = ((folder / name).read_text("utf-8") for name in ("index.html", "page.css", "page.js"))
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; img-src data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
     )
-    return text.encode(), policy
+    return html.replace("{{style}}", style).replace("{{script}}", script).encode(), policy
 
 
 def _hash(text: str) -> str:
