@@ -136,7 +136,7 @@ def test_pictures(browser: Browser, tmp_path_factory: pytest.TempPathFactory, tm
         browser.see(1180, 860, "dark")
         browser.click("input[value=rank]")
         browser.click("#run")
-        browser.until("document.querySelector('.ranked')")
+        browser.until("document.querySelector('.bar')")
         browser.value("(document.activeElement.blur(), scrollTo(0, 0))")
         browser.picture(dark)
     assert min(light.stat().st_size, dark.stat().st_size) > 20_000

@@ -183,9 +183,9 @@ function ranking(query, lines, row) {
   const rows = order.map(({ name, text, value }, at) => {
     const bar = el('i');
     bar.style.width = `${Math.max(0, value) * 100}%`;
-    return [`${at + 1}`, el('span', { class: 'ranked' }, el('span', { class: 'bar', 'aria-hidden': 'true' }, bar), fixed(value)), short(text), name];
+    return [`${at + 1}`, el('span', {}, el('span', { class: 'bar', 'aria-hidden': 'true' }, bar), fixed(value)), short(text), name];
   });
-  return table(`Ranked for “${short(query, 80)}”`, ['Rank#', 'Similarity', 'Text', 'Line#'], rows);
+  return table(`Ranked for “${short(query, 80)}”`, ['Rank#', 'Similarity#', 'Text', 'Line#'], rows);
 }
 
 function similarities(lines, rows) {
@@ -268,7 +268,7 @@ async function cutTexts(lines, { model, input_type, prompt_name }, number) {
     items.push(el('p', { class: 'figures' }, words), el('p', { class: 'excerpt', dir: 'auto' }, ends[0], ...excerpt, ends[1]));
     if (items.length === 2 * number) break;
   }
-  const title = `${count(number, 'text')} longer than the model reads (${count(max_input_length, 'token')})`;
+  const title = `${count(number, 'text')} longer than the model reads (${count(max_input_length, 'token')})${items.length < 2 * number ? ', such as' : ''}`;
   return el('div', { class: 'card' }, el('h2', {}, title), ...items);
 }
 
