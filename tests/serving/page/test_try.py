@@ -150,6 +150,8 @@ def test_what_belongs_to_another_choice_goes(page: Browser) -> None:
         embed(page)
     choose(page, "model", "published")
     assert page.value(RESULT) == ["", ""]
+    embed(page)
+    assert all(page.value(RESULT))
     compare(page, [])
     assert page.text("#try-error") == "There is no text. Write at least one line."
     assert page.value(RESULT) == ["", ""]
@@ -184,6 +186,9 @@ def test_dimensions_are_those_that_the_model_allows(
         assert f"{width} dimensions" in page.text("#try-done")
         want = similarity(model, texts, truncate_dim=int(width))
         np.testing.assert_allclose(numbers(page.value(CELLS)), want, atol=0.00501)
+        page.click("input[value=rank]")
+        assert page.value("document.getElementById('dimensions').value") == width
+        page.click("input[value=map]")
 
 
 def test_the_keyboard_reaches_everything_and_every_control_has_a_name(page: Browser) -> None:

@@ -133,9 +133,10 @@ function fillForm() {
   const prompts = [['', whiten.default_prompt_name ?? 'none'], ...tasks, ...names];
   fillSelect('query-prompt', prompts, names.length ? 'input_type query' : '');
   fillSelect('prompt', prompts, names.length && ranks() ? 'input_type document' : '');
-  const halves = [1024, 512, 256, 128, 64, 32, 16, 8];
-  const widths = (whiten.nested ? halves : whiten.matryoshka_dimensions).filter((width) => width < whiten.dimension);
-  fillSelect('dimensions', [['', `all ${whiten.dimension}`], ...widths.sort((a, b) => b - a).map((width) => [width, width])]);
+  const powers = [1024, 512, 256, 128, 64, 32, 16, 8];
+  const widths = (whiten.nested ? powers : whiten.matryoshka_dimensions).filter((width) => width < whiten.dimension);
+  const sizes = widths.sort((a, b) => b - a).map((width) => [`${width}`, `${width}`]);
+  fillSelect('dimensions', [['', `all ${whiten.dimension}`], ...sizes], $('dimensions').value);
   $('dimensions-field').hidden = !widths.length;
   $('model-field').hidden = infos.size < 2;
   $('query-field').hidden = !ranks();
@@ -390,7 +391,7 @@ async function showModels() {
   const { models } = (await request('api/tags')).body;
   $('models-list').replaceChildren(...[...infos].map(([name, { whiten, ...info }]) => {
     const tag = models.find((model) => model.name === name || model.name === `${name}:latest`);
-    const coded = (value, help) => el('span', {}, el('code', {}, value), el('span', { class: 'hint block' }, help));
+    const coded = (value, help) => el('div', {}, el('code', {}, value), el('div', { class: 'hint' }, help));
     const facts = {
       Source: tag?.details.parent_model,
       Layers: whiten.layers.join(', ') || 'none: vectors are precomputed',
