@@ -184,7 +184,7 @@ function ranking(query, lines, row) {
   const rows = order.map(({ name, text, value }, at) => {
     const bar = el('i');
     bar.style.width = `${Math.max(0, value) * 100}%`;
-    return [`${at + 1}`, el('span', {}, el('span', { class: 'bar', 'aria-hidden': 'true' }, bar), fixed(value)), short(text), name];
+    return [`${at + 1}`, el('span', {}, fixed(value), el('span', { class: 'bar', 'aria-hidden': 'true' }, bar)), short(text), name];
   });
   return table(`Ranked for “${short(query, 80)}”`, ['Rank#', 'Similarity#', 'Text', 'Line#'], rows);
 }
