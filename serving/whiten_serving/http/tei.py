@@ -100,6 +100,8 @@ class InfoOfWhiten(TypedDict):
 
     models: list[str]
     dimension: int
+    nested: Annotated[bool, Meta(description="Whether vectors may be cut to any number of dimensions.")]
+    matryoshka_dimensions: Annotated[list[int], Meta(description="Other numbers to which they may be cut.")]
     space: str | None
     layers: list[int]
     whitening: str
