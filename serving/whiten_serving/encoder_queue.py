@@ -27,6 +27,9 @@ _INLINE_CHARACTERS = 4096
 """Characters up to which texts are tokenised in the event loop's thread: it takes less than a millisecond, and handing
 them to another thread would take about as long."""
 
+_COMPARED = 64
+"""Characters that are compared in the time in which one is tokenised."""
+
 _TEXT = 8
 """Characters that a text counts at least: 100,000 empty ones take their time too."""
 
@@ -79,14 +82,15 @@ class EncoderQueue:
         self, texts: str | list[str], client: str = "", **options: Unpack[QueuedArguments]
     ) -> Request:
         """Return `request` of texts, one or a list; long ones are tokenised in threads, in turns of the client."""
-        if _characters(texts, options.get("prompt")) <= _INLINE_CHARACTERS:
+        characters, readers = _characters(texts, options.get("prompt")), self.scheduler.readers
+        if characters <= _INLINE_CHARACTERS:
             return self.request(texts, **options)
-        call = _Call.of(texts, self._options(**options))
+        call = await readers.run(client, characters // _COMPARED, _Call.of, texts, self._options(**options))
         extra = len(call.options.prompt) + _TEXT
         parts = []
         for part, size in pieces([len(text) + extra for text in call.texts]):
             work = partial(self._embedder.tokenize, call.texts[part], call.options, part.start, call.different)
-            parts.append(await self.scheduler.readers.run(client, size, work))
+            parts.append(await readers.run(client, size, work))
         ids = [row for some in parts for row in some.ids]
         truncated = sum(some.truncated for some in parts)
         return call.request(self.runner, TokenizedTexts(ids, parts[0].prompt_tokens, truncated))

@@ -116,7 +116,7 @@ class Scheduler:
     def check_room(self, runners: Sequence[Engine], client: str = "") -> None:
         """Raise OverloadedError if even a short request of a client to any of these models would be refused now."""
         self._check_process()
-        crowded = self._tokens.total * 2 >= MAX_QUEUE_TOKENS
+        crowded = self._tokens.total * 2 >= self._tokens.limit
         if crowded or (self.max_wait is not None and self._queue.seconds / self.lanes > self.max_wait):
             with self._changed:  # only now, as a plan may hold it for milliseconds
                 self._check_wait(runners, client, 1, math.inf)
@@ -128,7 +128,7 @@ class Scheduler:
         if waits > most:
             waits = min(self._queue.seconds_before(runner, client, tokens) for runner in runners) / self.lanes
         if not self._tokens.admits(client, tokens):
-            why = f"{self._tokens.total} tokens wait (limit {MAX_QUEUE_TOKENS}, of which each client has a share)"
+            why = f"{self._tokens.total} tokens wait (limit {self._tokens.limit}, of which each client has a share)"
         elif waits > most > 0:
             why = f"{waits:.1f} s of work go before it (limit {most:.3g} s)"
         else:
@@ -142,12 +142,11 @@ class Scheduler:
         with self._changed:
             self.check_open(request.runner)
             self._start_lanes()
-            if request.tokens > MAX_QUEUE_TOKENS:
+            if request.tokens > self._tokens.limit:
                 self._counters.rejected += 1
-                raise TooManyTokensError(
-                    f"the request has {request.tokens} tokens, and {MAX_QUEUE_TOKENS} may wait; send fewer at once",
-                    MAX_QUEUE_TOKENS,
-                )
+                limit = self._tokens.limit
+                message = f"the request has {request.tokens} tokens, and {limit} may wait; send fewer at once"
+                raise TooManyTokensError(message, limit)
             now = time.monotonic()
             self._check_wait([request.runner], request.client, request.tokens, request.deadline - now)
             request.submitted = now
@@ -382,8 +381,8 @@ class Scheduler:
                 ((request, (index,)),) = batch.parts.items()
                 if isinstance(error, NoVectorError):
                     line.failing_since = None  # the engine computes a text of one token
-                elif line.failing_since is None and not is_out_of_memory(error):
-                    line.failing_since = time.monotonic()
+                elif line.failing_since is None and isinstance(error, RunError) and not is_out_of_memory(error):
+                    line.failing_since = time.monotonic()  # it does not
                 self._fail([request], error.moved(index) if isinstance(error, NoVectorError) else error)
                 return False
             for request, indices in batch.parts.items():  # a text must not fail the requests that share its batch

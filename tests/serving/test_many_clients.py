@@ -101,7 +101,7 @@ def test_two_hundred_clients_that_take_no_answer(golden: Path) -> None:
         lines = Path(f"/proc/{server.process.pid}/status").read_text("ascii").splitlines()
         (peak,) = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
         assert peak <= 512_000, f"{peak // 1000} MB were resident"
-        until(lambda: "\nwhiten_bytes_in_flight 0.0" in server.call("GET", "/metrics").text)
+        until(lambda: "\nwhiten_in_flight_bytes 0.0" in server.call("GET", "/metrics").text)
 
 
 def test_idle_connections_and_clients_that_send_a_byte_at_a_time(server: RunningServer) -> None:
@@ -212,7 +212,7 @@ def test_each_answer_is_that_of_its_text_and_nothing_stays(golden: Path) -> None
 
         def is_idle() -> bool:
             page = server.call("GET", "/metrics").text
-            zero = ("queue_tokens", "queue_requests", "lanes_busy", "queue_seconds_of_work")
+            zero = ("queue_tokens", "queue_requests", "lanes_busy", "queue_work_seconds")
             return all(f"\nwhiten_{name} 0.0" in page for name in zero)
 
         until(is_idle)

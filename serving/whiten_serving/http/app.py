@@ -136,6 +136,8 @@ def _places(names: Sequence[str], root: str) -> list[tuple[str, Endpoint, str | 
     for path, endpoint in all_paths():
         models: Sequence[str | None] = names if "{model}" in path else [None]
         places += [(path.replace("{model}", name or ""), endpoint, name) for name in models]
+        if path == "/models/{model}":
+            places += [(f"/models/{name}/", endpoint, name) for name in names]
     below = [(root + path, endpoint, name) for path, endpoint, name in places] if root else []
     return [*places, *below, *((root, endpoint, name) for path, endpoint, name in below if path == root + "/")]
 
@@ -175,7 +177,7 @@ def make_app(service: Service) -> Starlette:
 
     async def not_found(request: Request, error: HTTPException) -> Response:
         call = Call.of(request.scope)
-        response = _completed(service, call, _not_found(request, call, error, routes))
+        response = _completed(service, call, _not_found(service, request, call, error, routes))
         _observe(service, call, request.method)
         return response
 
@@ -257,19 +259,25 @@ def _refused(call: Call, error: ApiError) -> Response:
     return Response(body, status, error.headers, media_type="application/json")
 
 
-def _not_found(request: Request, call: Call, error: HTTPException, routes: Sequence[Route]) -> Response:
+def _not_found(
+    service: Service, request: Request, call: Call, error: HTTPException, routes: Sequence[Route]
+) -> Response:
     """Return the answer to a path that is not there, or not for the method of a request; it names the nearest one."""
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
     parts = [part for part in path.split("/") if part][-6:]
     nearest = ("/" + "/".join(parts[start:]) for start in range(max(len(parts), 1)))
     there = [(one, route) for one in nearest for route in routes if route.path_regex.match(one)]
     call.dialect = "ollama" if "/api/" in (there[0][1].path if there else path) else "openai"
+    if path.startswith("/models/"):
+        call.dialect = "tei"
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allow = (error.headers or {})["Allow"]
         message = f"{path[:80]!r} is not for {request.method[:20]}; use {allow}"
         return _refused(call, ApiError("method_not_allowed", message, None, {"allow": allow}))
     hint = "the routes are those of OpenAI, TEI and Ollama"
-    if there:
+    if path.startswith("/models/") and service.has_key(call):
+        hint = f"the models served are {', '.join(service.models.names)}, each with the routes of TEI"
+    elif there:
         hint = f"did you mean {min(there[0][1].methods)} {there[0][0][:80]!r}?"
     return _refused(call, ApiError("unknown_path", f"there is no {path[:80]!r} here; {hint}"))
 

@@ -92,7 +92,7 @@ class Models:
         (served,) = self._served.values()
         if name and not self._said and name.removesuffix(":latest") != served.name:
             self._said = True
-            _LOG.info(f"requests name the model {name[:80]!r}: {served.name!r} answers them, as no other one is served")
+            _LOG.info(f"requests name another model than {served.name!r}, which answers them: no other one is served")
         return served
 
     def named(self, name: str | None) -> ServedModel:

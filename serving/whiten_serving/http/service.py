@@ -116,6 +116,13 @@ class Service:
         named = keys if isinstance(keys, dict) else dict.fromkeys(keys, "")
         self._keys = {sha256(key.encode()).hexdigest(): name for key, name in named.items()}
 
+    def has_key(self, call: Call) -> bool:
+        """Return whether a request has a key, or needs none."""
+        try:
+            return not self._keys or bool(self._client(call.headers))
+        except ApiError:
+            return False
+
     def _client(self, headers: dict[bytes, bytes]) -> tuple[str, str]:
         """Return the name of whose `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY` it is, and a key.
 

@@ -10,7 +10,7 @@ import pytest
 from support.asgi import asked
 
 KEYS = ("first-key", "zweiter-schlüssel")
-OPEN = ("/live", "/ready", "/health", "/ping", "/metrics")
+OPEN = ("/live", "/ready", "/health", "/ping")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_name_of_a_key_is_logged_and_counted(app_with: Any, caplog: pytest.L
         asked(app, "GET", "/ready", headers={"x-api-key": "k1"})
     lines = [json.loads(record.getMessage()) for record in caplog.records if record.name == "whiten.access"]
     assert [line.get("client") for line in lines] == ["alice", "bob", "bob", None, None, "alice", None]
-    page = asked(app, "GET", "/metrics").body.decode()
+    page = asked(app, "GET", "/metrics", headers={"x-api-key": "k4"}).body.decode()
     for client, status, count in (("alice", 200, 1), ("bob", 200, 2), ("", 200, 1), ("", 401, 1), ("alice", 400, 1)):
         labels = f'client="{client}",model="{"" if status > 200 else "tiny"}",route="/embed",status="{status}"'
         assert f"whiten_requests_total{{{labels}}} {count}.0" in page
@@ -74,10 +74,13 @@ def test_keys_are_replaced(app_with: Any) -> None:
     assert asked(app, "GET", "/info", headers={"x-api-key": KEYS[0]}).status == 401
 
 
-def test_probes_and_metrics_need_no_key(app_with: Any) -> None:
+def test_probes_need_no_key(app_with: Any) -> None:
     app = app_with(api_keys=KEYS)
-    assert [asked(app, "GET", path).status for path in OPEN] == [200] * 5
-    assert [asked(app, "GET", path).status for path in ("/", "/info", "/v1/models", "/api/tags")] == [401] * 4
+    assert [asked(app, "GET", path).status for path in OPEN] == [200] * len(OPEN)
+    assert [
+        asked(app, "GET", path).status
+        for path in ("/", "/info", "/v1/models", "/api/tags", "/metrics", "/openapi.json")
+    ] == [401] * 6
 
 
 def test_a_key_is_known_by_its_hash_alone(app_with: Any) -> None:

@@ -91,9 +91,9 @@ def test_a_model_is_at_its_own_path_whatever_its_name(two: Models, name: str) ->
     assert asked(app, "GET", f"/v1/models/{name}").json()["id"] == name
 
 
-@pytest.mark.parametrize("name", ["one/embed", "a/b/embed", "a/tokenize", "a/similarity", "a/invocations", "/embed"])
+@pytest.mark.parametrize("name", ["one/embed", "one/tokenize", "one/similarity", "one/invocations", "{a}"])
 def test_a_model_whose_own_path_would_be_another_route_is_refused(two: Models, name: str) -> None:
-    with pytest.raises(UsageError, match=f"^a model is called '{name}', which ends like a route .*; choose another"):
+    with pytest.raises(UsageError, match="its path '/models/.*' is another route; choose"):
         app_of(named(two, name))
 
 

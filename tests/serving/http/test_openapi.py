@@ -134,7 +134,7 @@ def test_every_error_code_is_listed(described: dict[str, Any]) -> None:
 
 def test_keys_and_the_path_in_front_are_described(app_with: Any) -> None:
     app = app_with(api_keys=("k",), root_path="/team")
-    described = asked(app, "GET", "/openapi.json").json()
+    described = asked(app, "GET", "/openapi.json", headers={"x-api-key": "k"}).json()
     assert described["servers"] == [{"url": "/team"}]
     names = [name for one in described["security"] for name in one]
     assert set(names) == set(described["components"]["securitySchemes"])
