@@ -1,8 +1,6 @@
 """Guarantees of serving: fairness among clients, probes, what is read without a key, and what clients are told."""
 
 import asyncio
-import json
-import re
 import time
 from collections import Counter
 from collections.abc import Coroutine, Iterator
@@ -14,8 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from support.asgi import Answer, ask, asked, until
+from support.asgi import FIELDS, ask, asked, until
 from support.bundles import add_token_without_row, copy_bundle
+from support.conformance import Row, broken, check, check_vectors, read_table, send
 from support.loads import (
     NOISY,
     Post,
@@ -34,10 +33,6 @@ from whiten import AsyncEncoder, Encoder
 
 LONGEST = 8192
 """Tokens of the longest text of the bundle."""
-
-
-def broken(issue: int) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(strict=True, raises=AssertionError, reason=f"issue {issue}")
 
 
 @pytest.fixture(scope="module")
@@ -442,37 +437,10 @@ def test_f7_a_server_of_this_machine_answers_to_its_own_names_only(two_models: R
 # F9: clients are told what their code acts on.
 
 TEXTS = ["the cat and the dog", "a plane"]
-FIELDS = {"/v1/embeddings": "input", "/embed": "inputs", "/api/embed": "input"}
-WORDS = {"$LONG": " ".join(["the"] * 60), "$CUT": " ".join(["the"] * 14)}
-"""Words of the table that stand for texts: of 62 tokens, of which the bundle reads 48, and its first 16."""
-
-
-def rows(guarantee: str) -> list[Any]:
-    """Return the rows of the table that test a guarantee.
-
-    A row has a request (`method`, `path`, `body`, `headers`, `keys`). Of F8, `body` has fields besides the texts, and
-    the answer has the vectors of `Encoder.encode` of `texts` with the arguments `encode` (null: of no arguments), or
-    it is a refusal that has the name `or_refused`. Of F9, the answer has a status (or one of several), and perhaps
-    OpenAI's code, whole words (`names`), and other words that clients look for (`words`).
-    """
-    table = (Path(__file__).parent / "requests.jsonl").read_text("utf-8")
-    found = [row for row in map(json.loads, table.splitlines()) if row["guarantee"] == guarantee]
-    marks = [[broken(row["issue"])] if "issue" in row else [] for row in found]
-    names = [f"{row['path']} {json.dumps(row.get('body'))}" for row in found]
-    return [pytest.param(row, marks=own, id=name) for row, own, name in zip(found, marks, names, strict=True)]
-
-
-def filled(value: Any) -> Any:
-    """Return a value of the table with texts in place of the words that stand for them."""
-    if isinstance(value, dict):
-        return {name: filled(part) for name, part in value.items()}
-    return (
-        [filled(part) for part in value]
-        if isinstance(value, list)
-        else WORDS.get(value, value)
-        if isinstance(value, str)
-        else value
-    )
+TABLE = Path(__file__).parent / "requests.jsonl"
+"""Requests and their answers, as `support.conformance` describes them. In rows of F8, `body` has fields besides the
+texts, and the answer has vectors (where `encode` is null: of no arguments), or is a refusal with the name `or_refused`.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -483,30 +451,16 @@ def prompted(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield encoder
 
 
-def vectors_of(path: str, answer: Answer) -> Any:
-    found = answer.json()
-    if path == "/v1/embeddings":
-        found = [item["embedding"] for item in found["data"]]
-    return np.array(found["embeddings"] if path == "/api/embed" else found)
-
-
-def check_vectors(encoder: Encoder, path: str, answer: Answer, texts: list[str] = TEXTS, **options: Any) -> None:
-    """Check that an answer has the vectors of texts, which the routes of TEI and Ollama divide by their norms."""
-    assert answer.status == 200, answer.body
-    wanted = encoder.encode(texts, **{"normalize_embeddings": path != "/v1/embeddings"} | options)
-    np.testing.assert_allclose(vectors_of(path, answer), wanted, atol=1e-5 * np.abs(wanted).max())
-
-
-@pytest.mark.parametrize("row", rows("f8"))
-def test_f8_fields_are_taken_obeyed_or_refused_by_name(prompted: Encoder, row: dict[str, Any]) -> None:
-    app, path, options = AsyncEncoder(prompted).asgi_app("tiny", log="off"), row["path"], row.get("encode", {})
-    answer = asked(app, "POST", path, {FIELDS[path]: TEXTS} | filled(row["body"]))
+@pytest.mark.parametrize("row", read_table(TABLE, guarantee="f8"))
+def test_f8_fields_are_taken_obeyed_or_refused_by_name(prompted: Encoder, row: Row) -> None:
+    asked_for = {"texts": TEXTS, "encode": {}, **row, "body": {FIELDS[row["path"]]: TEXTS} | row["body"]}
+    answer = send(AsyncEncoder(prompted).asgi_app("tiny", log="off"), asked_for)
     if "or_refused" in row and answer.status != 200:
         assert 400 <= answer.status < 500
         assert row["or_refused"] in answer.body.decode()
     else:
-        assert options is not None, "a field that cannot be obeyed was taken"
-        check_vectors(prompted, path, answer, filled(row.get("texts", TEXTS)), **options)
+        assert asked_for["encode"] is not None, "a field that cannot be obeyed was taken"
+        check_vectors(asked_for, answer, prompted)
 
 
 values = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5), st.lists, max_leaves=3)
@@ -517,19 +471,14 @@ values = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.text(m
 @given(st.sampled_from(sorted(FIELDS)), st.from_regex("x_[a-z_]{1,20}", fullmatch=True), values)
 @example("/v1/embeddings", "foo", None)
 def test_f8_unknown_fields_are_taken(prompted: Encoder, path: str, name: str, value: object) -> None:
-    app = AsyncEncoder(prompted).asgi_app("tiny", log="off")
-    check_vectors(prompted, path, asked(app, "POST", path, {FIELDS[path]: TEXTS, name: value}))
+    row = {"path": path, "body": {FIELDS[path]: TEXTS, name: value}, "encode": {}}
+    check_vectors(row, send(AsyncEncoder(prompted).asgi_app("tiny", log="off"), row), prompted)
 
 
-@pytest.mark.parametrize("row", rows("f9"))
-def test_f9_clients_are_told_what_they_act_on(prompted: Encoder, row: dict[str, Any]) -> None:
+@pytest.mark.parametrize("row", read_table(TABLE, guarantee="f9"))
+def test_f9_clients_are_told_what_they_act_on(prompted: Encoder, row: Row) -> None:
     app = AsyncEncoder(prompted).asgi_app("tiny", log="off", api_keys=("a-key",) if "keys" in row else ())
-    answer = asked(app, row.get("method", "POST"), row["path"], filled(row.get("body")), headers=row.get("headers"))
-    shown = answer.body.decode()
-    assert answer.status in np.atleast_1d(row["status"]), shown
-    assert "code" not in row or answer.json()["error"]["code"] == row["code"]
-    assert all(re.search(rf"\b{name}\b", shown) for name in row.get("names", ())), shown
-    assert all(words in shown.replace('": ', '":') for words in row.get("words", ())), shown
+    check(row, send(app, row), prompted, app)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
-"""Options of the application, and requests from pages of other origins."""
+"""Options of the application: those that are refused, units, hints, and the model's name."""
 
 from typing import Any
 
 import pytest
 
-from support.asgi import asked
 from whiten_runtime.errors import UsageError
 from whiten_serving import AsyncEncoder
 from whiten_serving.settings import AppSettings
@@ -14,7 +13,10 @@ BAD: dict[str, list[Any]] = {
     **{"token_ids": ["p50k"], "on_long": ["cut"], "empty": [None], "normalize": ["yes"], "log": [True]},
     **{"api_keys": ["key", ("",), {"": "name"}], "max_in_flight": [1.5], "max_queue": [3]},
     "cors_origins": [["*"]],
-    "root_path": ["embeddings", "/embeddings/", "/a{b}", None, "/api", "/v1", "/embeddings", "/models"],
+    "root_path": [
+        *("embeddings", "/embeddings/", "/a{b}", None, "/api", "/v1", "/embeddings", "/models"),
+        *("/models/bundle-v1", "/v1/models/foo", "/openai/deployments/x", "/embed"),
+    ],
 }
 
 
@@ -39,46 +41,3 @@ def test_the_name_is_the_bundles_unless_another_is_given(served: AsyncEncoder) -
     assert served.asgi_app().state.service.models.names == (served._queue.encoder.manifest.name,)
     assert served.asgi_app("other").state.service.models.names == ("other",)
     assert AppSettings.of({}) == AppSettings()
-
-
-PAGE = "https://page.example"
-ASK = {"origin": PAGE, "access-control-request-method": "POST", "access-control-request-headers": "authorization"}
-
-
-@pytest.mark.parametrize(("origins", "allowed"), [((PAGE,), PAGE), (("*",), "*")])
-def test_an_allowed_origin(app_with: Any, origins: tuple[str, ...], allowed: str) -> None:
-    app = app_with(cors_origins=origins, api_keys=("key",))
-    answer = asked(app, "OPTIONS", "/v1/embeddings", headers=ASK)
-    assert answer.status == 200
-    assert answer.headers["access-control-allow-origin"] == allowed
-    assert answer.headers["access-control-allow-headers"] == "authorization"
-    assert "POST" in answer.headers["access-control-allow-methods"]
-    refused = asked(app, "POST", "/v1/embeddings", {"input": "a"}, headers={"origin": PAGE})
-    assert (refused.status, refused.headers["access-control-allow-origin"]) == (401, allowed)
-    headers = {"origin": PAGE, "api-key": "key"}
-    answer = asked(app, "POST", "/v1/embeddings", {"input": "a"}, headers=headers)
-    assert "x-request-id" in answer.headers["access-control-expose-headers"]
-
-
-def test_another_origin(app_with: Any) -> None:
-    answer = asked(
-        app_with(cors_origins=(PAGE,)), "OPTIONS", "/embed", headers={**ASK, "origin": "https://other.example"}
-    )
-    assert "access-control-allow-origin" not in answer.headers
-    assert "Origin" in answer.headers["vary"]
-
-
-def test_no_origins(app: Any) -> None:
-    answer = asked(app, "OPTIONS", "/embed", headers=ASK)
-    assert (answer.status, answer.headers["allow"]) == (405, "POST")
-    assert not any(name.startswith("access-control") for name in answer.headers)
-
-
-@pytest.mark.parametrize("origins", [(PAGE,), ("*",)])
-def test_a_page_may_call_a_private_network(app_with: Any, origins: tuple[str, ...]) -> None:
-    headers = {**ASK, "access-control-request-private-network": "true"}
-    answer = asked(app_with(cors_origins=origins), "OPTIONS", "/v1/embeddings", headers=headers)
-    assert (answer.status, answer.headers["access-control-allow-private-network"]) == (200, "true")
-    other = {**headers, "origin": "https://other.example"}
-    if "*" not in origins:
-        assert asked(app_with(cors_origins=origins), "OPTIONS", "/embed", headers=other).status == 400
