@@ -89,7 +89,7 @@ class Models:
         """Return the model of a name. Where a single one is served, it is returned for any name, and for none."""
         if len(self._served) > 1:
             return self.named(name)
-        (served,) = self._served.values()
+        served = next(iter(self._served.values()))
         if name and not self._said and name.removesuffix(":latest") != served.name:
             self._said = True
             _LOG.info(f"requests name another model than {served.name!r}, which answers them: no other one is served")
