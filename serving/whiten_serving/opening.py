@@ -2,15 +2,14 @@
 
 import errno
 import logging
+import os
 import shutil
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
-
-import uvicorn
 
 from whiten_runtime.bundle.manifest import bundle_hash
 from whiten_runtime.bundle.parity import Agreement
@@ -27,6 +26,12 @@ from whiten_serving.scheduler import Scheduler
 from whiten_serving.settings import Address, Settings
 
 _log = logging.getLogger("whiten.serving")
+
+_BACKLOG = 2048
+"""Connections that may wait until they are accepted."""
+
+STALLED = 30_000
+"""Milliseconds after which a client that takes next to nothing of its answer is cut off."""
 
 
 def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agreement | None]:
@@ -113,31 +118,47 @@ def naming_certificate(path: str | None) -> Iterator[None]:
         raise WhitenError(f"{path}: cannot be used for TLS: {error}; wanted {wanted}") from None
 
 
-def bind(settings: Settings) -> socket.socket:
-    """Return the socket to listen on. It does not listen yet: a client is refused."""
-    address = Address.of(settings.listen)
-    if address.uds is not None:
-        _remove_unused(Path(address.uds))
-    config = uvicorn.Config(
-        "", host=address.host, port=address.port, uds=address.uds, fd=address.fd, log_config=None, access_log=False
-    )
-    logging.disable()  # uvicorn logs the error that is raised here
-    try:
-        sock: socket.socket = config.bind_socket()
-    except (OSError, SystemExit) as error:
-        raise refused(error.__context__ if isinstance(error, SystemExit) else error, address) from None
-    finally:
-        logging.disable(logging.NOTSET)
-    if address.uds is not None:
+@contextmanager
+def open_socket(place: str, settings: Settings) -> Iterator[socket.socket]:
+    """Give the socket of an address, on which `listen` lets clients connect: before that, they are refused."""
+    address = Address.of(place)
+    uds = None if address.uds is None else Path(address.uds)
+    family = socket.AF_UNIX if uds else socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    if uds is not None:
+        _remove_unused(uds)
+    with ExitStack() as stack:
         try:
-            if settings.socket_group:
-                shutil.chown(address.uds, group=settings.socket_group)
-            Path(address.uds).chmod(int(settings.socket_mode, 8))
-        except (OSError, LookupError) as error:
-            sock.close()
-            Path(address.uds).unlink()
-            raise WhitenError(f"{address}: cannot be given to group {settings.socket_group!r}: {error}") from None
-    return sock
+            number = None if address.fd is None else os.dup(address.fd)
+            sock = stack.enter_context(socket.socket(family) if number is None else socket.socket(fileno=number))
+            if uds is not None:
+                sock.bind(address.uds or "")
+                stack.callback(uds.unlink, missing_ok=True)
+                _give_to_group(uds, settings)
+            elif number is None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind((address.host, address.port))
+        except OSError as error:
+            raise address_error(error, str(address)) from None
+        yield sock
+
+
+def listen(sock: socket.socket) -> None:
+    """Let clients connect. One that stalls while it is answered is cut off, where the system can do it."""
+    if sock.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED)  # the connections take it over
+    try:
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        raise address_error(error, address_of(sock)) from None
+
+
+def _give_to_group(path: Path, settings: Settings) -> None:
+    try:
+        if settings.socket_group:
+            shutil.chown(path, group=settings.socket_group)
+        path.chmod(int(settings.socket_mode, 8))
+    except (OSError, LookupError) as error:
+        raise WhitenError(f"unix:{path}: cannot be given to group {settings.socket_group!r}: {error}") from None
 
 
 def _remove_unused(path: Path) -> None:
@@ -159,12 +180,12 @@ def address_of(sock: socket.socket) -> str:
     return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
 
 
-def hosts_of(sock: socket.socket, settings: Settings) -> frozenset[str] | None:
-    """Return the names by which a server that only this machine reaches, and that needs no key, answers; else None."""
+def hosts_of(sock: socket.socket, place: str, settings: Settings) -> frozenset[str] | None:
+    """Return the names by which a server that only this machine reaches may be asked without a key; None for any."""
     name = sock.getsockname()
-    if settings.api_keys or isinstance(name, str) or not ip_address(name[0]).is_loopback:
+    if isinstance(name, str) or not ip_address(name[0]).is_loopback:
         return None
-    own = Address.of(settings.listen).host.lower()
+    own = Address.of(place).host.lower()
     return frozenset({"localhost", "127.0.0.1", "[::1]", own, f"[{own}]", *map(str.lower, settings.hosts)})
 
 
@@ -177,7 +198,6 @@ def page_url(settings: Settings, address: str) -> str | None:
     return f"{'https' if settings.tls else 'http'}://{local}:{port}{settings.root_path}/"
 
 
-def refused(error: BaseException | None, address: Address) -> WhitenError:
+def address_error(error: OSError, address: str) -> WhitenError:
     """Return the error of an address that cannot be listened on."""
-    why = getattr(error, "strerror", None) or error
-    return WhitenError(f"{address} cannot be used: {why}; choose another address (--listen)")
+    return WhitenError(f"{address} cannot be used: {error.strerror or error}; choose another address")

@@ -3,16 +3,15 @@
 import asyncio
 import gc
 import logging
-import math
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import prometheus_client
 import uvicorn
@@ -22,33 +21,35 @@ from whiten_runtime.errors import WhitenError
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.process import is_terminal
 from whiten_serving.arguments import ModelChoice, read_keys, usual_format
-from whiten_serving.http.app import check_paths, make_app, with_tracing
+from whiten_serving.http.app import check_paths, make_app, make_probes, with_tracing
 from whiten_serving.http.logs import set_up_logs
 from whiten_serving.http.models import Models, ServedModel
-from whiten_serving.http.protocol import Protocol
 from whiten_serving.http.service import Service
 from whiten_serving.opening import (
     address_of,
-    bind,
     check_certificate,
     describe,
     hosts_of,
     is_replaced,
+    listen,
     load_certificate,
     make_model,
     make_scheduler,
     naming_certificate,
     open_encoder,
+    open_socket,
     page_url,
-    refused,
 )
 from whiten_serving.scheduler import Scheduler
-from whiten_serving.settings import Address, Settings
+from whiten_serving.settings import Settings
 
 _SWITCH = 0.001
 """Seconds after which a thread that waits for the interpreter gets it. With Python's 0.005, lanes that have computed a
 batch wait for the event loop: 10 % fewer texts/s of all-MiniLM-L6-v2 on two cores. With 0.0001, they take so many small
 batches that requests for layer 0, whose network costs nothing, take a fifth more of the processor."""
+
+_GRACE_ON_TERMINAL = 0.5
+"""Seconds in which requests that run may end after Ctrl-C: whoever pressed it waits."""
 
 _LOG = logging.getLogger("whiten.serving")
 
@@ -56,19 +57,16 @@ _LOG = logging.getLogger("whiten.serving")
 def serve(settings: Settings, choices: Sequence[ModelChoice], hang_ups: Sequence[int] = ()) -> None:
     """Serve bundles until SIGTERM or SIGINT has been obeyed. A list of `hang_ups` may grow before it is ready."""
     set_up_logs(usual_format() if settings.log == "off" else settings.log)
-    address = Address.of(settings.listen)
     check_paths([choice.name for choice in choices], settings.root_path)
     if settings.tls is not None:
         check_certificate(settings.tls)
-    listener = bind(settings)
-    try:
+    with ExitStack() as stack:
+        listener, probes = stack.enter_context(open_socket(settings.listen, settings)), None
+        if settings.metrics_listen is not None:
+            probes = stack.enter_context(open_socket(settings.metrics_listen, settings))
         process = open_process(settings, choices)
         with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
-            runner.run(process.run(listener, hang_ups))
-    finally:
-        listener.close()
-        if address.uds is not None:
-            Path(address.uds).unlink(missing_ok=True)
+            runner.run(process.run(listener, probes, hang_ups))
 
 
 @dataclass
@@ -81,42 +79,27 @@ class Process:
     scheduler: Scheduler
     _stopping: bool = False
 
-    async def run(self, listener: socket.socket, hang_ups: Sequence[int] = ()) -> None:
+    async def run(
+        self, listener: socket.socket, probes: socket.socket | None = None, hang_ups: Sequence[int] = ()
+    ) -> None:
         """Serve until a signal has been obeyed; reload at once if there were hang-ups before."""
-        settings, address = self.settings, address_of(listener)
-        self.service.hosts = hosts_of(listener, settings)
-        config = uvicorn.Config(
-            with_tracing(make_app(self.service)),
-            http=Protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=settings.keep_alive,
-            timeout_graceful_shutdown=math.ceil(settings.grace),
-            ssl_certfile=settings.tls,
-        )
-        with naming_certificate(settings.tls):  # it may have been replaced while the bundles were opened
-            config.load()
-        self._server, self._hung_up, self._tls = uvicorn.Server(config), asyncio.Event(), config.ssl
-        self._server.capture_signals = nullcontext  # what uvicorn does for SIGTERM has no drain, and ends with 143
-        self._tasks: set[asyncio.Task[None]] = set()
+        settings = self.settings
+        self.service.hosts = None if settings.api_keys else hosts_of(listener, settings.listen, settings)
+        self._hung_up, self._tasks = asyncio.Event(), set[asyncio.Task[None]]()
         self._terminal = is_terminal(sys.stderr)
-        self._handle_signals()  # before the first request is answered, as whoever got an answer may stop the server
-        serving = asyncio.create_task(self._server.serve([listener]))
+        if hang_ups:
+            self._hung_up.set()
+
+        def start() -> None:
+            self._handle_signals()  # before the first request is answered, as whoever got an answer may stop the server
+            self._say_ready(address_of(listener), None if probes is None else address_of(probes))
+            self._tasks.add(asyncio.create_task(self._reload_when_asked()))
+
+        self._server = self._make_server(with_tracing(make_app(self.service)), start, settings.tls)
+        listen(listener)
         try:
-            while not self._server.started and not serving.done():
-                await asyncio.sleep(0.01)
-            if not serving.done():
-                self._say_ready(address)
-                if hang_ups:
-                    self._hung_up.set()
-                self._tasks.add(asyncio.create_task(self._reload_when_asked()))
-            await serving
-        except OSError as error:
-            raise refused(error, Address.of(settings.listen)) from None
+            async with self._serving_probes(probes):
+                await self._server.serve([listener])
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -124,7 +107,57 @@ class Process:
             await asyncio.to_thread(self.scheduler.close, wait=False)
         _LOG.info("stopped")
 
-    def _say_ready(self, address: str) -> None:
+    @asynccontextmanager
+    async def _serving_probes(self, listener: socket.socket | None) -> AsyncIterator[None]:
+        """Answer at --metrics-listen meanwhile, if that is set."""
+        if listener is None:
+            yield
+            return
+        self.service.probe_hosts = hosts_of(listener, str(self.settings.metrics_listen), self.settings)
+        started = asyncio.Event()
+        server = self._make_server(make_probes(self.service), started.set)
+        listen(listener)
+        serving = asyncio.create_task(server.serve([listener]))
+        await started.wait()  # so that its handlers of signals are set before those of the process
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await serving
+
+    def _make_server(self, app: Any, start: Callable[[], None], tls: str | None = None) -> uvicorn.Server:
+        """Return a server of an application. `start` is called when it has set its own handlers of signals."""
+        settings = self.settings
+
+        async def lifespan(receive: Any, send: Any) -> None:
+            await receive()
+            start()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await send({"type": "lifespan.shutdown.complete"})
+
+        def application(scope: Any, receive: Any, send: Any) -> Any:
+            return lifespan(receive, send) if scope["type"] == "lifespan" else app(scope, receive, send)
+
+        config = uvicorn.Config(
+            application,
+            interface="asgi3",
+            http="h11",  # httptools bounds neither heads nor pipelined requests, and loses bodies behind offers of h2c
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=settings.keep_alive,
+            timeout_graceful_shutdown=settings.grace,
+            ssl_certfile=tls,
+        )
+        with naming_certificate(tls):  # it may have been replaced while the bundles were opened
+            config.load()
+        return uvicorn.Server(config)
+
+    def _say_ready(self, address: str, metrics: str | None) -> None:
         """Say that requests are answered, and set the interpreter up for them."""
         gc.collect()
         gc.freeze()  # what lives as long as the process: looking through it took 5 % of each request's time
@@ -134,6 +167,8 @@ class Process:
         url = page_url(self.settings, address)
         if url is not None:
             values["page"] = url
+        if metrics is not None:
+            values["metrics"] = metrics
         _LOG.info("ready", extra={"values": values})
         notify("READY=1", f"STATUS=serving on {address}")
 
@@ -162,8 +197,17 @@ class Process:
         if self._stopping:
             _LOG.warning(f"stopped at once by a second {signal.Signals(number).name}")
             os._exit(128 + number)
-        self._stopping = True
-        self._tasks.add(asyncio.get_running_loop().create_task(self._drain()))
+        self._stopping = self.service.draining = True
+        notify("STOPPING=1", "STATUS=draining")
+        drain, grace = self.settings.drain, self.settings.grace
+        if number == signal.SIGINT and self._terminal:  # Ctrl-C: no balancer sends requests here
+            drain, grace = 0.0, min(grace, _GRACE_ON_TERMINAL)
+        self._server.config.timeout_graceful_shutdown = grace
+        _LOG.info(
+            f"draining: requests are answered for {drain:g} s, those that run then for up to {grace:g} s more; "
+            "a second signal ends at once"
+        )
+        asyncio.get_running_loop().call_later(drain, setattr, self._server, "should_exit", True)
 
     def _hang_up(self, number: int) -> None:
         """Reload; or stop, if the signal says that the terminal is gone."""
@@ -171,17 +215,6 @@ class Process:
             self._terminate(number)
         else:
             self._hung_up.set()
-
-    async def _drain(self) -> None:
-        drain, grace = self.settings.drain, self.settings.grace
-        self.service.draining = True
-        notify("STOPPING=1", "STATUS=draining")
-        _LOG.info(
-            f"draining: requests are answered for {drain:g} s, those that run then for up to {grace:g} s more; "
-            "a second signal ends at once"
-        )
-        await asyncio.sleep(drain)
-        self._server.should_exit = True
 
     async def _reload_when_asked(self) -> None:
         """Reload for each SIGHUP; those that come during a reload have one more when it ends."""
@@ -217,10 +250,10 @@ class Process:
 
     def _reload_certificate(self) -> None:
         """Take the private key and the certificates of the file for new connections; those that are there go on."""
-        if self.settings.tls is not None and self._tls is not None:
+        if self.settings.tls is not None:
             try:
                 check_certificate(self.settings.tls)  # all of it is taken, or nothing
-                load_certificate(self._tls, self.settings.tls)
+                load_certificate(self._server.config.ssl, self.settings.tls)
             except WhitenError as error:
                 _LOG.error(f"certificate: not reloaded, the old one goes on: {error}")
             else:

@@ -170,6 +170,8 @@ class Settings(AppSettings):
     Attributes:
         listen: HOST:PORT, PORT on this machine alone, [IPV6]:PORT, unix:PATH or fd:NUMBER. 0.0.0.0 is all of IPv4; of a
             host name, its first IPv4 address is taken; port 0 is a free one; fd:3 is systemd's socket.
+        metrics_listen: Another address, of the same forms, that answers /metrics, /live and /ready, without keys and TLS.
+            [default: none]
         hosts: Further names by which a server that only this machine reaches, and that needs no key, may be asked, a
             list: those of the header Host that a proxy in front sends. [default: localhost and its addresses]
         keep_alive: Time that a connection may be idle: longer than the proxy or balancer in front keeps its own
@@ -188,6 +190,7 @@ class Settings(AppSettings):
     """
 
     listen: Annotated[str, "ADDRESS"] = "127.0.0.1:8080"
+    metrics_listen: Annotated[str | None, "ADDRESS"] = None
     hosts: tuple[str, ...] = ()
     keep_alive: Annotated[float, SECONDS] = 75.0
     tls: Annotated[str | None, "FILE"] = None
@@ -204,6 +207,8 @@ class Settings(AppSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         Address.of(self.listen)
+        if self.metrics_listen is not None:
+            Address.of(self.metrics_listen, "metrics_listen")
         if not isinstance(self.socket_mode, str) or not re.fullmatch(r"0?[0-7]{3}", self.socket_mode):
             raise UsageError(f'socket_mode is {self.socket_mode!r}; wanted a mode such as "660"')
         if not isinstance(self.socket_group, str):
@@ -220,11 +225,11 @@ class Address:
     fd: int | None = None
 
     @classmethod
-    def of(cls, text: str) -> "Address":
-        """Read an address of --listen."""
+    def of(cls, text: str, name: str = "listen") -> "Address":
+        """Read an address of --listen, or of another setting."""
         match = _LISTEN.fullmatch(text)
         if match is None or int(match["port"] or 0) > 65_535:
-            raise UsageError(f"listen is {text!r}; wanted HOST:PORT, PORT, [IPV6]:PORT, unix:PATH or fd:NUMBER")
+            raise UsageError(f"{name} is {text!r}; wanted HOST:PORT, PORT, [IPV6]:PORT, unix:PATH or fd:NUMBER")
         if match["port"] is None:
             return cls(uds=match["uds"], fd=None if match["fd"] is None else int(match["fd"]))
         return cls(match["host"] or match["ipv6"] or cls.host, int(match["port"]))

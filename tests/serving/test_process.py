@@ -4,6 +4,7 @@ import errno
 import grp
 import json
 import os
+import pty
 import shutil
 import signal
 import socket
@@ -11,8 +12,9 @@ import ssl
 import stat
 import subprocess
 import sys
+import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -147,7 +149,7 @@ def test_a_port_that_is_in_use(tiny_bundle: Path) -> None:
         port = other.getsockname()[1]
         code, said = run(tiny_bundle, "--listen", port)
     assert (code, is_one_line(said)) == (1, True)
-    assert f"127.0.0.1:{port} cannot be used: Address already in use; choose another address (--listen)" in said
+    assert f"127.0.0.1:{port} cannot be used: Address already in use; choose another address" in said
 
 
 @pytest.mark.parametrize(
@@ -161,11 +163,11 @@ def test_a_port_that_is_in_use(tiny_bundle: Path) -> None:
     ],
 )
 def test_one_address_is_bound(listen: str, bound: str) -> None:
-    with opening.bind(Settings(listen=listen)) as sock:
+    with opening.open_socket(listen, Settings()) as sock:
         assert opening.address_of(sock).rpartition(":")[0] == bound
         with socket.socket(sock.family) as client:
             assert client.connect_ex(sock.getsockname()[:2]) == errno.ECONNREFUSED  # it does not listen yet
-        sock.listen()
+        opening.listen(sock)
         with socket.socket(sock.family) as client:
             client.connect(sock.getsockname())
 
@@ -293,6 +295,90 @@ def test_a_second_signal_ends_at_once(tiny_bundle: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+def test_ctrl_c_on_a_terminal_does_not_drain(tiny_bundle: Path, busy: bool) -> None:
+    ours, terminal = pty.openpty()
+    words = [sys.executable, "-c", TERMINAL, str(tiny_bundle), "--listen", "0", "--log", "json"]
+    process = subprocess.Popen(words, stdin=terminal, stderr=terminal, env=environment(), cwd=ROOT)
+    os.close(terminal)
+    try:
+        with os.fdopen(ours, "rb", buffering=0) as screen, ExitStack() as stack:
+            said = b""
+            while b'"ready"' not in said:
+                said += screen.read(4096)
+            if busy:
+                host, port = json.loads(said[said.index(b"{") :])["address"].split(":")
+                client = stack.enter_context(socket.create_connection((host, int(port))))
+                client.sendall(request("POST", "/v1/embeddings", {"input": "a"})[:-5])
+                wait_for_request(f"http://{host}:{port}")
+            os.write(ours, b"\x03")
+            assert process.wait(10) == 0  # the drain and the grace take 35 s
+    finally:
+        process.kill()
+
+
+TERMINAL = "import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); " + COMMAND
+"""The command, in a session of its own, whose terminal is that of its input."""
+
+
+def wait_for_request(url: str) -> None:
+    until(lambda: "whiten_requests_in_flight 2.0" in httpx.get(f"{url}/metrics", timeout=WATCH_AFTER).text)
+
+
+@pytest.mark.slow
+def test_metrics_and_probes_at_an_address_of_their_own(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("acme key-1\n", "utf-8")
+    words = ("--api-key-file", tmp_path / "keys", "--metrics-listen", "0", "--drain", "2s")
+    with RunningServer(f"tiny={tiny_bundle}", *words) as server:
+        url = f"http://{server.ready['metrics']}"
+        assert server.embed("a", **{"x-api-key": "key-1"}).status_code == 200
+        with httpx.Client(base_url=url, timeout=WATCH_AFTER) as probe:
+            until(lambda: 'client="acme"' in probe.get("/metrics").text)
+            assert [probe.get(path).status_code for path in ("/live", "/ready")] == [200, 200]
+            for path in ("/", "/info", "/v1/models", "/openapi.json", "/health", "/models/tiny/info"):
+                assert probe.get(path).status_code == 404
+            assert probe.post("/v1/embeddings", json={"input": "a"}).status_code == 404
+            assert server.call("GET", "/ready").status_code == 200
+            server.signal(signal.SIGTERM)
+            until(lambda: probe.get("/ready").status_code == 503)
+        assert server.wait() == 0
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{url}/live", timeout=WATCH_AFTER)
+
+
+@pytest.mark.slow
+def test_an_address_for_metrics_that_is_in_use(tiny_bundle: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, said = run(tiny_bundle, "--listen", "0", "--metrics-listen", port)
+    assert (code, is_one_line(said), f"127.0.0.1:{port} cannot be used" in said) == (1, True, True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such limit")
+@pytest.mark.parametrize("stalls", [True, False])
+def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch, stalls: bool) -> None:
+    monkeypatch.setattr(opening, "STALLED", 2000)
+    with opening.open_socket("0", Settings()) as listener:
+        opening.listen(listener)
+        with socket.create_connection(listener.getsockname()) as client, listener.accept()[0] as server:
+            sent = threading.Thread(target=send_much, args=(server, errors := []))
+            sent.start()
+            while not stalls and client.recv(1 << 20):
+                pass
+            sent.join(60)
+    assert [error.errno for error in errors] == [errno.ETIMEDOUT] * stalls
+
+
+def send_much(sock: socket.socket, errors: list[OSError]) -> None:
+    try:
+        sock.sendall(bytes(100_000_000))
+        sock.shutdown(socket.SHUT_WR)
+    except OSError as error:
+        errors.append(error)
+
+
+@pytest.mark.slow
 def test_nothing_is_lost_if_clients_leave_during_the_drain(tiny_bundle: Path) -> None:
     """So does a balancer that asks for /ready: until it knows, requests are answered, on new connections too."""
     with RunningServer(tiny_bundle, "--drain", "10s", "--log", "off") as server:
@@ -405,11 +491,14 @@ def test_the_folder_of_others_metrics_changes_nothing(tiny_bundle: Path, tmp_pat
 
 def test_a_socket_has_the_mode_and_group_that_are_asked_for(tmp_path: Path) -> None:
     place, group = tmp_path / "s", grp.getgrgid(os.getgid()).gr_name
-    with opening.bind(Settings(listen=f"unix:{place}", socket_mode="666", socket_group=group)):
+    with opening.open_socket(f"unix:{place}", Settings(socket_mode="666", socket_group=group)):
         assert stat.S_IMODE(place.stat().st_mode) == 0o666
-    place.unlink()
-    with pytest.raises(WhitenError, match="cannot be given to group 'nobody-has-this'"):
-        opening.bind(Settings(listen=f"unix:{place}", socket_group="nobody-has-this"))
+    assert not place.exists()
+    with (
+        pytest.raises(WhitenError, match="cannot be given to group 'nobody-has-this'"),
+        opening.open_socket(f"unix:{place}", Settings(socket_group="nobody-has-this")),
+    ):
+        pytest.fail("it was opened")
     assert not place.exists()
     for mode in ("6660", "rw", 660):
         with pytest.raises(UsageError, match="socket_mode is"):

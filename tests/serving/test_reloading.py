@@ -122,7 +122,8 @@ def test_a_signal_during_a_reload_has_one_more(place: Path, monkeypatch: pytest.
     settings, choices = Settings(listen="0", drain=0), [ModelChoice("model", str(place))]
     thread = threading.Thread(target=operator)
     thread.start()
-    asyncio.run(process.open_process(settings, choices).run(process.bind(settings)))
+    with process.open_socket(settings.listen, settings) as listener:
+        asyncio.run(process.open_process(settings, choices).run(listener))
     thread.join()
     assert looks == [0, 1]
 

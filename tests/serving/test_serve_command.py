@@ -105,6 +105,7 @@ def test_a_number_in_a_file_may_have_its_unit(served: Served, tmp_path: Path, na
         (["b", "--timeout", "8d"], "timeout is '8d'"),
         (["b", "--max-body", "5 apples"], "max_body is '5 apples'"),
         (["b", "--max-texts", "2.5"], "max_texts is '2.5'; wanted a number such as 2048"),
+        (["b", "--metrics-listen", "high"], "metrics_listen is 'high'; wanted HOST:PORT"),
         (["b", "--on-long", "error"], "No such option"),
         (["b", "--log", "xml"], "--log"),
         (["a=b", "a=c"], "two models are called 'a'"),
@@ -152,8 +153,8 @@ def test_every_setting_is_described() -> None:
 def test_options_are_few() -> None:
     options = {str(one.name) for one in serve.params if isinstance(one, click.Option)}
     assert options == {
-        *("config", "listen", "tls", "api_key_file", "keep_alive", "max_wait", "max_texts", "max_body"),
-        *("max_in_flight", "timeout", "log", "page", "device", "verify", "drain", "grace"),
+        *("config", "listen", "metrics_listen", "tls", "api_key_file", "keep_alive", "max_wait", "max_texts"),
+        *("max_body", "max_in_flight", "timeout", "log", "page", "device", "verify", "drain", "grace"),
     }
 
 

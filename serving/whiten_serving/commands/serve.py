@@ -15,7 +15,7 @@ from whiten_serving.settings import Measure, Settings, check_known, declared
 
 _SETTINGS = {setting.name: setting for setting in declared(Settings)}
 _SECTIONS = {
-    "Address and keys": ("listen", "keep_alive", "tls", "api_key_file"),
+    "Address and keys": ("listen", "metrics_listen", "keep_alive", "tls", "api_key_file"),
     "Limits": ("max_texts", "max_body", "max_in_flight", "timeout", "max_wait"),
     "Process": ("log", "page", "device", "verify", "drain", "grace"),
 }

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -122,6 +123,9 @@ ENDPOINTS = (
 )
 """All routes."""
 
+PROBES = ("/live", "/ready", "/metrics")
+"""Paths at --metrics-listen."""
+
 
 def all_paths() -> list[tuple[str, Endpoint]]:
     """Return the path of each endpoint with it."""
@@ -189,6 +193,14 @@ def make_app(service: Service) -> Starlette:
     return app
 
 
+def make_probes(service: Service) -> Starlette:
+    """Return the application of --metrics-listen, which needs no key."""
+    probes = [endpoint for endpoint in ENDPOINTS if endpoint.path in PROBES]
+    return Starlette(
+        routes=[_route(service, replace(endpoint, open=True, probe=True), endpoint.path) for endpoint in probes]
+    )
+
+
 class EndpointApp:
     """Answers the requests of one endpoint, turns what fails into answers, and logs and counts each request.
 
@@ -215,7 +227,7 @@ class EndpointApp:
     async def _response(self, scope: Scope, receive: Receive, call: Call) -> Response:
         service, endpoint = self._service, self._endpoint
         try:
-            service.check_host(call)
+            service.check_host(endpoint, call)
             if endpoint.page and service.settings.page and b"text/html" in call.headers.get(b"accept", b""):
                 return page()
             service.admit(endpoint, call)
@@ -288,10 +300,22 @@ def _completed(service: Service, call: Call, response: Response) -> Response:
     headers.append((b"x-request-id", call.id.encode("ascii")))
     if call.truncated:
         headers.append((b"x-whiten-truncated", b"%d" % call.truncated))
-    if service.draining and (b"connection", b"close") not in headers:
+    if service.draining or _closes(call):
         headers.append((b"connection", b"close"))
     _describe_span(call)  # it ends with the answer
     return response
+
+
+def _closes(call: Call) -> bool:
+    """Return whether the connection ends with the answer to a request.
+
+    It goes on behind a body that was refused while it came: closing at once would reset the connection, and many
+    clients would lose the answer (RFC 9112, 9.6). It ends if the body may never come, or comes too slowly, and if the
+    length of the body could be read in two ways (RFC 9112, 6.3).
+    """
+    if b"transfer-encoding" in call.headers and b"content-length" in call.headers:
+        return True
+    return call.code == "deadline" or (b"expect" in call.headers and not call.awaited)
 
 
 def _observe(service: Service, call: Call, method: str) -> None:

@@ -52,6 +52,7 @@ class Call:
     run_seconds: float = 0.0
     status: int = 0  # 499 where the caller has gone
     code: str | None = None  # of its error
+    awaited: bool = False  # whether its body was asked for
     received: bool = False  # whether its body was read
     reserved: int = 0  # bytes of the budget
     admitted: bool = False  # whether it counts among the requests in flight

@@ -20,7 +20,6 @@ class Problem:
     tei: str  # error_type of TEI's errors
     tei_status: int = 0  # HTTP status on TEI's routes, where it is another
     retry: bool = True  # whether another attempt may succeed
-    close: bool = False  # whether the connection is closed, because the body was not read
 
     def status_in(self, dialect: Dialect) -> int:
         """Return the HTTP status in a dialect."""
@@ -36,25 +35,25 @@ PROBLEMS = {
     "unsupported_value": Problem(400, _INVALID, "Validation", 422, retry=False),
     "token_ids": Problem(400, _INVALID, "Validation", 422, retry=False),
     "dimensions": Problem(400, _INVALID, "Validation", retry=False),
-    "invalid_header": Problem(400, _INVALID, "Validation", retry=False, close=True),
+    "invalid_header": Problem(400, _INVALID, "Validation", retry=False),
     "empty_input": Problem(400, _INVALID, "Empty", retry=False),
     "empty_text": Problem(400, _INVALID, "Empty", retry=False),
     "context_length_exceeded": Problem(400, _INVALID, "Tokenizer", 422, retry=False),
     "too_many_texts": Problem(413, _INVALID, "Validation", retry=False),
     "text_too_long": Problem(413, _INVALID, "Validation", retry=False),
     "too_many_tokens": Problem(413, _INVALID, "Validation", retry=False),
-    "body_too_large": Problem(413, _INVALID, "Validation", retry=False, close=True),
-    "unsupported_encoding": Problem(415, _INVALID, "Validation", retry=False, close=True),
+    "body_too_large": Problem(413, _INVALID, "Validation", retry=False),
+    "unsupported_encoding": Problem(415, _INVALID, "Validation", retry=False),
     "no_vector": Problem(400, _INVALID, "Backend", 422, retry=False),
-    "unknown_host": Problem(421, _INVALID, "Validation", retry=False, close=True),
-    "invalid_api_key": Problem(401, "authentication_error", "Validation", retry=False, close=True),
+    "unknown_host": Problem(421, _INVALID, "Validation", retry=False),
+    "invalid_api_key": Problem(401, "authentication_error", "Validation", retry=False),
     "model_not_found": Problem(404, "not_found_error", "Validation", retry=False),
-    "unknown_path": Problem(404, "not_found_error", "Validation", retry=False, close=True),
-    "method_not_allowed": Problem(405, _INVALID, "Validation", retry=False, close=True),
+    "unknown_path": Problem(404, "not_found_error", "Validation", retry=False),
+    "method_not_allowed": Problem(405, _INVALID, "Validation", retry=False),
     "queue_full": Problem(429, "overloaded_error", "Overloaded"),
-    "hung": Problem(503, "service_unavailable", "Unhealthy", close=True),
-    "failing": Problem(503, "service_unavailable", "Unhealthy", close=True),
-    "draining": Problem(503, "service_unavailable", "Unhealthy", close=True),
+    "hung": Problem(503, "service_unavailable", "Unhealthy"),
+    "failing": Problem(503, "service_unavailable", "Unhealthy"),
+    "draining": Problem(503, "service_unavailable", "Unhealthy"),
     "deadline": Problem(504, "timeout_error", "Backend", retry=False),
     "engine": Problem(500, "server_error", "Backend", 424),
 }
@@ -104,8 +103,6 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
         if not self.problem.retry:
             self.headers["x-should-retry"] = "false"
-        if self.problem.close:
-            self.headers["connection"] = "close"
 
     def body(self, dialect: Dialect) -> OpenAIError | TEIError | OllamaError:
         """Return the body of the answer in a dialect."""

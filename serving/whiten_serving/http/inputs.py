@@ -77,9 +77,10 @@ def _count(written: bytes | bytearray, part: bytes) -> int:
 
 
 async def read_body(
-    receive: Callable[[], Any], headers: dict[bytes, bytes], most: int, reserve: Callable[[int], object]
+    receive: Callable[[], Any], call: Call, most: int, reserve: Callable[[int], object]
 ) -> bytes | bytearray:
     """Return the body of a request. `reserve` takes its length as it grows."""
+    headers = call.headers
     if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
         raise ApiError("unsupported_encoding", "the body is compressed (content-encoding); send it uncompressed")
     declared = headers.get(b"content-length", b"0")
@@ -87,7 +88,7 @@ async def read_body(
         shown = declared[:20].decode("latin-1")
         raise ApiError("body_too_large", f"the body has {shown} bytes; the limit is {most}: send fewer texts")
     body: bytes | bytearray = b""
-    more = True
+    call.awaited = more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":

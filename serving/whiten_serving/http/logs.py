@@ -19,7 +19,7 @@ def set_up_logs(form: str) -> None:
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     for name, level, one in (
         ("whiten.serving", logging.INFO, handler),
-        ("uvicorn.error", logging.WARNING, handler),
+        ("uvicorn.error", logging.ERROR, handler),  # it warns of each offer of an upgrade, as Java sends them
         ("asyncio", logging.ERROR, handler),
         ("whiten.access", logging.INFO, logging.StreamHandler()),
     ):

@@ -69,6 +69,7 @@ class Endpoint:
     handler: "Callable[[Service, Request, Call], Awaitable[Response]]"
     open: bool = False  # whether it needs no key
     page: bool = False  # whether browsers get the page, which needs no key
+    probe: bool = False  # whether it is one of --metrics-listen
     queues: bool = True  # whether a POST gives work to the scheduler, which must have room
 
 
@@ -79,19 +80,21 @@ class Service:
         self.models = models
         self.settings = settings
         self.hosts: frozenset[str] | None = None  # names by which the server may be asked; None for any
+        self.probe_hosts: frozenset[str] | None = None  # the same at --metrics-listen
         self.draining = False  # the process is about to stop: /ready says no, and answers close their connections
         self.budget = Budget(settings.max_in_flight)
         self.metrics = Metrics(models, self.budget, lambda: not self.draining)
         self.inputs = Inputs(settings, models.scheduler.readers)
         self.take_keys(settings.api_keys)
 
-    def check_host(self, call: Call) -> None:
+    def check_host(self, endpoint: Endpoint, call: Call) -> None:
         """Check that a request asks for the server by one of its names: a page may give its own name our address."""
-        if self.hosts is not None:
+        hosts = self.probe_hosts if endpoint.probe else self.hosts
+        if hosts is not None:
             host = call.headers.get(b"host", b"").decode("latin-1").lower()
             name = re.sub(r":[0-9]*$", "", host)
-            if name not in self.hosts and not name.endswith(".localhost"):
-                known = ", ".join(sorted(self.hosts))
+            if name not in hosts and not name.endswith(".localhost"):
+                known = ", ".join(sorted(hosts))
                 message = f"the request is for the host {name[:80]!r}; this server is {known}: add the name to hosts"
                 raise ApiError("unknown_host", message)
 
@@ -143,7 +146,7 @@ class Service:
     async def read(self, request: Request, call: Call, decoder: msgspec.json.Decoder[T]) -> T:
         """Return what the body of a request holds."""
         body = await read_body(
-            request.receive, call.headers, self.settings.max_body, lambda size: self.budget.reserve(call, 3 * size)
+            request.receive, call, self.settings.max_body, lambda size: self.budget.reserve(call, 3 * size)
         )
         call.received = True
         if call.reserved:

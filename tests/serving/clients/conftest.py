@@ -2,6 +2,6 @@
 
 from importlib.util import find_spec
 
-NEEDED = ("httptools", "orjson", "prometheus_client", "uvicorn", "uvloop")
+NEEDED = ("orjson", "prometheus_client", "uvicorn", "uvloop")
 
 collect_ignore_glob = [] if all(map(find_spec, NEEDED)) else ["test_*.py"]

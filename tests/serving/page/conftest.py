@@ -14,7 +14,7 @@ from support.once import once
 from support.server import RunningServer
 from whiten import Encoder
 
-NEEDED = ("httptools", "orjson", "prometheus_client", "uvicorn", "uvloop")
+NEEDED = ("orjson", "prometheus_client", "uvicorn", "uvloop")
 
 collect_ignore_glob = [] if all(map(find_spec, NEEDED)) else ["test_*.py"]
 
