@@ -1,9 +1,11 @@
 """Guarantees of serving: fairness among clients, probes, what is read without a key, and what clients are told."""
 
 import asyncio
+import socket
 import time
 from collections import Counter
 from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +146,38 @@ def test_f2_connections_have_no_other_client_refused(timed: AsyncEncoder) -> Non
     answer = asyncio.run(with_others_staying(app, [(9, b"{")] * 2048, Post(["a"], 1)))
     assert answer is not None
     assert answer.status == 200, answer.body
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sent",
+    [
+        *(b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % path for path in (b"/openapi.json", b"/", b"/nothing")),
+        *(b"GET / HTTP/1.1\r\nhost: localhost\r\na: " + b"b" * 997, b"GET /" + b"b" * 1000),
+        b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\n{",
+    ],
+)
+def test_f2_connections_take_little_memory(golden: Path, sent: bytes) -> None:
+    """Each of 30 clients sends as much of it as is taken, up to 4 MB, and reads nothing."""
+    with RunningServer(golden / "bundle-v1", "--no-verify", "--log", "off") as server, ExitStack() as stack:
+        status = Path(f"/proc/{server.process.pid}/status")
+        before = memory(status)
+        stack.callback(lambda: [client.close() for client in clients])
+        clients = [socket.socket() for _ in range(30)]
+        for client in clients:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(server.address)
+            client.settimeout(0.2)
+            with suppress(OSError):  # it is not read any more, or has an error as its answer
+                client.sendall(sent * (4_000_000 // len(sent)))
+        assert server.call("GET", "/ready").status_code == 200
+        assert memory(status) - before < 64_000_000
+
+
+def memory(status: Path) -> int:
+    """Return the resident bytes of a process at their peak."""
+    (line,) = [line for line in status.read_text("ascii").splitlines() if line.startswith("VmHWM")]
+    return 1024 * int(line.split()[1])
 
 
 @pytest.mark.slow

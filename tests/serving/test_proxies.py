@@ -214,12 +214,13 @@ def test_a_rolling_restart_loses_no_request(golden: Path, tmp_path: Path, progra
         assert clients.done <= set(answered)
 
 
-def test_the_configuration_of_the_page_takes_large_bodies_and_limits_requests(golden: Path, tmp_path: Path) -> None:
-    """A body of 2 MB reaches the server; of 200 requests, those beyond the burst get 429."""
+def test_the_configuration_of_the_page_does_what_the_server_leaves_to_it(golden: Path, tmp_path: Path) -> None:
+    """A body of 2 MB reaches the server; of 200 requests, those beyond the burst get 429; slow heads are cut off."""
     block = textwrap.dedent(PAGE.read_text("utf-8").partition("```nginx\n")[2].partition("```")[0])
     own, port = free_port(), free_port()
     block = block.replace("listen 80;", f"listen 127.0.0.1:{port};").replace("127.0.0.1:8080", f"127.0.0.1:{own}")
     block = block.replace("rate=50r/s", "rate=1r/s")  # a slow machine sends too many of these too
+    block = block.replace("client_header_timeout 10s", "client_header_timeout 1s")
     paths = " ".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in ("proxy", "fastcgi", "uwsgi", "scgi"))
     head = f"daemon off; master_process off; pid {tmp_path}/pid; error_log stderr; events {{}}"
     content = f"{head} http {{ access_log off; client_body_temp_path {tmp_path}/body; {paths} {block} }}"
@@ -238,5 +239,10 @@ def test_the_configuration_of_the_page_takes_large_bodies_and_limits_requests(go
         running("nginx", tmp_path, content, port),
     ):
         assert status(["word " * 1000] * 400) == 200
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120)
+        with socket.create_connection(("127.0.0.1", port), 120) as slow:
+            slow.sendall(b"GET /live HTTP/1.1\r\nhost:")
+            assert b" 200 " not in slow.recv(1000)  # it ends
         answers = [status(["a text"]) for _ in range(200)]
     assert set(answers) == {200, 429}

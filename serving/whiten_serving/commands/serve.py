@@ -97,7 +97,8 @@ def serve(models: tuple[str, ...], config: dict[str, Any], **named: Any) -> None
     The command line overrides the environment, which overrides the file. WHITEN_SERVE_MODELS names bundles,
     WHITEN_SERVE_CONFIG the file, WHITEN_API_KEY keys, separated by commas, and WHITEN_THREADS the number of threads.
 
-    SIGTERM and Ctrl-C drain, then stop. SIGHUP reloads bundles that were replaced, the file of keys, and that of --tls.
+    SIGTERM drains, then stops; Ctrl-C on a terminal stops at once. SIGHUP reloads bundles that were replaced, the file
+    of keys, and that of --tls.
     """
     hang_ups = note_hang_ups()
     given: dict[str, Any] = {"log": usual_format()}

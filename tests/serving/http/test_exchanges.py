@@ -11,14 +11,14 @@ import pytest
 from support.server import RunningServer
 
 BODY = b'{"input":"a"}'
-POST = b"POST /v1/embeddings HTTP/1.1\r\nhost: test\r\n"
+POST = b"POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\n"
 LENGTH = b"content-length: %d\r\n" % len(BODY)
 CHUNKED = b"transfer-encoding: chunked\r\n"
 CHUNKS = b"\r\n5\r\n%b\r\n%x;x=y\r\n%b\r\n0\r\nx-trailer: a\r\n\r\n" % (BODY[:5], len(BODY) - 5, BODY[5:])
 SIZED = LENGTH + b"\r\n" + BODY
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
 EXPECT = b"expect: 100-continue\r\n"
-LAST = b"GET /live HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n"
+LAST = b"GET /live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 LARGE = bytes(8_000_000)
 
 
@@ -99,7 +99,7 @@ def test_a_head_without_end_is_cut_off(address: tuple[str, int], begin: bytes) -
 def test_a_client_that_is_refused_while_it_sends_gets_its_answer(
     address: tuple[str, int], path: bytes, status: int, chunked: bool
 ) -> None:
-    head = b"POST %b HTTP/1.1\r\nhost: test\r\n" % path
+    head = b"POST %b HTTP/1.1\r\nhost: localhost\r\n" % path
     length = CHUNKED + b"\r\n%x\r\n" if chunked else b"content-length: %d\r\n\r\n"
     parts = length % len(LARGE) + LARGE, b"\r\n0\r\n\r\n" if chunked else b""
     assert exchange(address, head + parts[0], parts[1], LAST)[0] == [status, 200]
