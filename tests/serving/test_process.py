@@ -36,7 +36,7 @@ KEY = {"x-api-key": "one"}
 def request(method: str, path: str, body: object) -> bytes:
     """Return the bytes of a request."""
     data = json.dumps(body).encode()
-    head = f"{method} {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     return f"{head}content-length: {len(data)}\r\n\r\n".encode() + data
 
 

@@ -196,7 +196,7 @@ def make_app(service: Service) -> Starlette:
 def make_probes(service: Service) -> Starlette:
     """Return the application of --metrics-listen, which needs no key."""
     probes = [replace(endpoint, open=True, probe=True) for endpoint in ENDPOINTS if endpoint.path in PROBES]
-    return Starlette(routes=[Route(probe.path, EndpointApp(service, probe), methods=["GET"]) for probe in probes])
+    return Starlette(routes=[Route(probe.path, EndpointApp(service, probe, None), methods=["GET"]) for probe in probes])
 
 
 class EndpointApp:
