@@ -322,7 +322,7 @@ TERMINAL = "import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCS
 
 
 def wait_for_request(url: str) -> None:
-    until(lambda: "whiten_requests_in_flight 2.0" in httpx.get(f"{url}/metrics", timeout=WATCH_AFTER).text)
+    until(lambda: "whiten_in_flight_requests 1.0" in httpx.get(f"{url}/metrics", timeout=WATCH_AFTER).text)
 
 
 @pytest.mark.slow
