@@ -42,6 +42,7 @@ http {{
       proxy_pass http://whiten;
       proxy_http_version 1.1;
       proxy_set_header Connection "";
+      proxy_set_header Host localhost;  # the server is asked by its own name, not by that of the upstream
       proxy_buffering {buffering};
       proxy_request_buffering {buffering};
       proxy_next_upstream error timeout http_503 non_idempotent;
@@ -128,7 +129,7 @@ class Clients:
             number += 1
             request_id, texts = f"{name}-{number}", [f"text {number % 50}"] * (1 + number % 3)
             body = json.dumps({"input": texts}).encode()
-            head = "POST /v1/embeddings HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n"
+            head = "POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             writer.write(f"{head}x-request-id: {request_id}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
             try:
                 answer = await self.answer(reader)
