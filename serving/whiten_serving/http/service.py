@@ -90,7 +90,7 @@ class Service:
     def check_host(self, endpoint: Endpoint, call: Call) -> None:
         """Check that a request asks for the server by one of its names: a page may give its own name our address."""
         hosts = self.probe_hosts if endpoint.probe else self.hosts
-        if hosts is not None:
+        if hosts is not None and b"host" in call.headers:  # checks of balancers by HTTP/1.0 have none; browsers always
             host = call.headers.get(b"host", b"").decode("latin-1").lower()
             name = re.sub(r":[0-9]*$", "", host)
             if name not in hosts and not name.endswith(".localhost"):
