@@ -181,12 +181,11 @@ def address_of(sock: socket.socket) -> str:
 
 
 def hosts_of(sock: socket.socket, place: str, settings: Settings) -> frozenset[str] | None:
-    """Return the names by which a server that only this machine reaches may be asked without a key; None for any."""
+    """Return the names with dots by which a server that only this machine reaches may be asked; None for any."""
     name = sock.getsockname()
     if isinstance(name, str) or not ip_address(name[0]).is_loopback:
         return None
-    own = Address.of(place).host.lower()
-    return frozenset({"localhost", "127.0.0.1", "[::1]", own, f"[{own}]", *map(str.lower, settings.hosts)})
+    return frozenset({Address.of(place).host.lower(), *map(str.lower, settings.hosts)})
 
 
 def page_url(settings: Settings, address: str) -> str | None:

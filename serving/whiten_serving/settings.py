@@ -172,8 +172,8 @@ class Settings(AppSettings):
             host name, its first IPv4 address is taken; port 0 is a free one; fd:3 is systemd's socket.
         metrics_listen: Another address, of the same forms, that answers /metrics, /live and /ready, without keys and
             TLS. [default: none]
-        hosts: Further names by which a server that only this machine reaches, and that needs no key, may be asked, a
-            list: those of the header Host that a proxy in front sends. [default: localhost and its addresses]
+        hosts: Names with dots by which a server that only this machine reaches, and that needs no key, may be asked, a
+            list: those of the header Host that a proxy in front sends. [default: none]
         keep_alive: Time that a connection may be idle: longer than the proxy or balancer in front keeps its own
             (Google's: 600s).
         tls: PEM file with the private key and the chain of certificates, for HTTPS.

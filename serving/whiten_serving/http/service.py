@@ -34,6 +34,9 @@ _NUMBERS_PER_TURN = 32_768
 """Numbers that are written as JSON before other requests have their turn: about a millisecond."""
 
 
+_ADDRESS = re.compile(r"[0-9]+(\.[0-9]+){3}|\[[0-9a-f:.]+\]")
+"""Address in a header Host."""
+
 _NUMBER = 17
 """Bytes that a number of an answer takes, about: 4 of the vector, 13 as JSON."""
 
@@ -88,15 +91,16 @@ class Service:
         self.take_keys(settings.api_keys)
 
     def check_host(self, endpoint: Endpoint, call: Call) -> None:
-        """Check that a request asks for the server by one of its names: a page may give its own name our address."""
+        """Check that no page of a browser has given its own name our address (DNS rebinding).
+
+        Such a name has a dot. Addresses and names of this network have none to fear, and checks of balancers no Host.
+        """
         hosts = self.probe_hosts if endpoint.probe else self.hosts
-        if hosts is not None and b"host" in call.headers:  # checks of balancers by HTTP/1.0 have none; browsers always
-            host = call.headers.get(b"host", b"").decode("latin-1").lower()
-            name = re.sub(r":[0-9]*$", "", host)
-            if name not in hosts and not name.endswith(".localhost"):
-                known = ", ".join(sorted(hosts))
-                message = f"the request is for the host {name[:80]!r}; this server is {known}: add the name to hosts"
-                raise ApiError("unknown_host", message)
+        host = call.headers.get(b"host", b"").decode("latin-1").lower()
+        name = re.sub(r":[0-9]*$", "", host)
+        if hosts is not None and "." in name and not _ADDRESS.fullmatch(name) and name not in hosts:
+            message = f"the request is for the host {name[:80]!r}, which is no name of this server; add it to hosts"
+            raise ApiError("unknown_host", message)
 
     def admit(self, endpoint: Endpoint, call: Call) -> None:
         """Check all that can be checked before the body is read."""

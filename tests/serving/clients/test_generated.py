@@ -67,7 +67,7 @@ def server(golden: Path) -> Iterator[RunningServer]:
 @pytest.fixture(scope="module")
 def document(server: RunningServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("document") / "openapi.json"
-    path.write_bytes(server.call("GET", "/openapi.json").raise_for_status().content)
+    path.write_bytes(server.call("GET", "/openapi.json", headers={"x-api-key": "key"}).raise_for_status().content)
     return path
 
 
