@@ -56,7 +56,8 @@ class Share:
     """Bounds an amount, such as bytes, of which a client takes at most as much as is left for the others.
 
     So a single client has at most half of the limit, and of n clients that want more than that each has the limit
-    divided by n + 1. A client without a name is the only one, and may take all.
+    divided by n + 1, but for one request, which may take all that is left. A client without a name is the only one, and
+    may take all.
     """
 
     def __init__(self, limit: int) -> None:
@@ -98,6 +99,8 @@ class FairExecutor:
 
     def _run_next(self) -> None:
         with self._lock:
+            if not self._waiting:  # the pool may run what it has refused, where it could start no thread
+                return
             client = self._turns.first(self._waiting)
             future, size, function = self._waiting[client].popleft()
             wanted = future.set_running_or_notify_cancel()

@@ -269,25 +269,29 @@ def test_a_cancelled_future_is_not_computed_and_ends_for_whoever_waits(tiny: Enc
 
 
 def test_more_than_may_wait_is_refused_before_it_is_tokenised(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = FakeRunner(held=True)
-    with Batcher(tiny, lanes=1) as batcher:
-        batcher._queue.runner = runner
-        batcher._queue.scheduler.limits.max_queue_tokens = 20
-        with pytest.raises(TooManyTokensError, match="20 is the limit of the queue; send at most 20 tokens at once"):
-            batcher.submit([f"word {number}" for number in range(20)])  # though nothing waits
-        first = batcher.submit(["word"] * 100)  # equal texts are computed once
-        assert runner.begun.acquire(timeout=30)
-        batcher._queue.scheduler._queue.tokens += 100
-        monkeypatch.setattr(Embedder, "tokenize", None)
-        with pytest.raises(OverloadedError, match="too many requests") as error:
-            batcher.submit(["word"] * 100)
-        assert error.value.retry_after >= 0
-        monkeypatch.undo()
-        batcher._queue.scheduler._queue.tokens -= 100
+    (row,) = token_ids(tiny, ["word"])
+    monkeypatch.setattr("whiten_serving.scheduler.MAX_QUEUE_TOKENS", 3 * len(row))
+    with holding(Batcher(tiny, lanes=1)) as (batcher, runner, first):
+        with pytest.raises(TooManyTokensError) as too_many:
+            batcher.submit([f"word {number}" for number in range(4)])  # though next to nothing waits
+        assert too_many.value.limit == 3 * len(row)
         runner.open.set()
-        assert first.result(60).shape == (100, 3)
+        first.result(60)
+        runner.open.clear()
+        texts = batcher.submit(["word"] * 100)  # equal texts are computed once
+        while batcher.stats().counted.rejected < 2:
+            try:
+                batcher.submit("word")
+            except OverloadedError as error:
+                assert error.retry_after >= 0
+        monkeypatch.setattr(Embedder, "tokenize", None)
+        with pytest.raises(OverloadedError):
+            batcher.submit(["word"] * 100)
+        monkeypatch.undo()
+        runner.open.set()
+        assert texts.result(60).shape == (100, 3)
+        until(lambda: not batcher.stats().lanes_busy and not batcher.stats().queue_tokens)
         assert batcher.submit("a").result(60).shape == (3,)
-        assert batcher.stats().counted.rejected == 2
 
 
 def test_a_callback_may_submit_and_close(tiny: Encoder) -> None:

@@ -214,14 +214,14 @@ def test_an_interrupt_fails_the_request_and_the_next_is_computed(lanes: Schedule
 def test_an_interrupt_before_a_batch_is_computed_fails_its_request(
     lanes: Scheduler, runner: MeanwhileRunner, rows: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupts, tell = [KeyboardInterrupt()], lanes._outcomes.tell
+    interrupts, tell = [KeyboardInterrupt()], lanes._tell
 
     def told(requests: list[Request]) -> None:
         if interrupts:
             raise interrupts.pop()
         tell(requests)
 
-    monkeypatch.setattr(lanes._outcomes, "tell", told)
+    monkeypatch.setattr(lanes, "_tell", told)
     request = request_of(runner, *rows)
     with pytest.raises(KeyboardInterrupt):
         begin(lanes, request)

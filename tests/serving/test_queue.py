@@ -1,38 +1,36 @@
-"""Test how batches are formed of what waits, whatever comes, goes and is computed in any order."""
+"""Test how batches are formed of what waits: invariants that hold whatever comes, goes and is computed in any order."""
 
 import gc
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from support.runners import FakeRunner
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.engine import TokenizedTexts
-from whiten_serving import queue as module
 from whiten_serving.queue import Queue, companions
 from whiten_serving.requests import RUN_SHARE, Batch, Request
 
 
 @pytest.mark.parametrize(
-    ("lengths", "found"),
+    ("lengths", "chosen"),
     [
         ([10, 60, 10, 60, 10], [0, 2, 4]),
         ([60, 10, 58, 10, 57], [0, 2, 4]),
         ([16] * 20, range(16)),
         ([3, 4, 3], [0, 1, 2]),  # another run would cost more than the padding
+        ([7, 14, 2, 3, 4, 15, 4, 19, 3, 15, 5], [0, 1, 5, 9]),  # a short text has those that are a little longer
     ],
 )
-def test_texts_of_like_length_share_a_batch(lengths: list[int], found: object) -> None:
-    assert sorted(companions(lengths, 256, 256)) == sorted(found)  # type: ignore[call-overload]
+def test_texts_of_like_length_share_a_batch(lengths: list[int], chosen: Sequence[int]) -> None:
+    assert sorted(companions(lengths, 256, 512 if len(lengths) == 11 else 256)) == sorted(chosen)
 
 
 def worth(lengths: list[int], chosen: Sequence[int], full: int) -> float:
@@ -63,272 +61,312 @@ def all_batches(lengths: list[int], budget: int, pairs: int | None) -> Iterator[
 def test_a_batch_is_nearly_the_best_of_all(lengths: list[int], budget: int, full: int, pairs: int | None) -> None:
     chosen, every = companions(lengths, budget, full, pairs), list(all_batches(lengths, budget, pairs))
     assert sorted(chosen) in map(sorted, every)
-    assert worth(lengths, chosen, full) >= 0.8 * max(worth(lengths, one, full) for one in every)
+    assert worth(lengths, chosen, full) >= 0.8 * max(worth(lengths, batch, full) for batch in every)
 
 
-def test_the_batch_of_a_short_text_has_those_that_are_a_little_longer() -> None:
-    assert sorted(companions([7, 14, 2, 3, 4, 15, 4, 19, 3, 15, 5], 256, 512)) == [0, 1, 5, 9]
-    assert sorted(companions([6, 33, 24, 51, 2, 29, 44, 2, 24, 3, 3, 55], 1024, 256)) != [0, 9, 10]
+def request_of(
+    runner: FakeRunner, lengths: Sequence[int], client: str = "", prompt_tokens: int = 0, deadline: float = np.inf
+) -> Request:
+    texts = TokenizedTexts([[1] * length for length in lengths], prompt_tokens)
+    return Request(runner, texts, np.asarray, print, deadline, client)
+
+
+def take(queue: Queue) -> Batch:
+    """Take a batch, which is computed at once."""
+    batch = queue.take(1, 0.0, [])
+    assert batch is not None
+    queue.end(batch, 0.0, 1, True)
+    return batch
+
+
+lengths_of_texts = st.integers(0, 12).flatmap(lambda power: st.integers(2**power, 2 ** (power + 1)))
+"""Tokens of a text, 1 to 8,192: as many short as long ones."""
+
+
+class Clients:
+    """Clients of one model that always have work waiting, each of texts as long as its own length."""
+
+    def __init__(self, lengths: Sequence[int], texts: int, budget: int) -> None:
+        self.queue, self.runner = Queue(), FakeRunner(schedule=Schedule(1, budget))
+        self.lengths, self._texts, self._waiting = np.array(lengths), texts, np.zeros(len(lengths), np.int64)
+        self.most = np.maximum(budget, self.lengths)  # tokens of a batch of each client
+        self._refill()
+
+    def _refill(self) -> None:
+        for client, length in enumerate(self.lengths):
+            while self._waiting[client] <= 2 * self.most[client]:
+                self.queue.add(request_of(self.runner, [length] * self._texts, str(client)))
+                self._waiting[client] += length * self._texts
+
+    def take(self) -> tuple[np.ndarray, Batch]:
+        """Return the tokens of each client in the next batch, and the batch."""
+        batch, tokens = take(self.queue), np.zeros_like(self._waiting)
+        for request, indices in batch.parts.items():
+            if request.client.isdigit():
+                tokens[int(request.client)] += sum(request.lengths[index] for index in indices)
+        self._waiting -= tokens
+        self._refill()
+        return tokens, batch
+
+
+clients = st.builds(
+    Clients,
+    st.one_of(
+        st.lists(lengths_of_texts, min_size=2, max_size=6),
+        st.lists(lengths_of_texts, min_size=7, max_size=40),
+        st.integers(1, 60).flatmap(lambda least: st.lists(st.integers(least, least + 3), min_size=2, max_size=6)),
+    ),
+    st.sampled_from([1, 3, 64]),
+    st.sampled_from([64, 256, 1024]),
+)
+
+
+def check_shares(clients: Clients, batches: int) -> None:
+    """Check the tokens of each two clients over each window of time.
+
+    After each round of turns, a client has taken as much as its turns allow, and less than a batch or a text more, as a
+    turn that is not over lasts for one batch more. One of the two has had its turn of this round before the other.
+    """
+    taken = np.cumsum([clients.take()[0] for _ in range(batches)], axis=0)
+    budget = clients.runner.schedule.budget
+    for one, other in combinations(range(len(clients.lengths)), 2):
+        assert np.ptp(taken[:, one] - taken[:, other]) <= budget + clients.most[one] + clients.most[other]
+
+
+@settings(max_examples=10)
+@given(clients)
+def test_clients_that_wait_get_equal_tokens_in_any_window_of_time(clients: Clients) -> None:
+    check_shares(clients, 60)
+
+
+@pytest.mark.slow
+@settings(max_examples=20)
+@given(clients)
+def test_clients_that_wait_get_equal_tokens_for_long(clients: Clients) -> None:
+    check_shares(clients, 400)
+
+
+@settings(max_examples=30)
+@given(clients, st.integers(0, 40), lengths_of_texts)
+def test_a_text_that_comes_waits_for_a_turn_of_each_client(clients: Clients, before: int, length: int) -> None:
+    """A turn is less than a full batch, and then a batch or a text more; what was estimated is a full batch each."""
+    for _ in range(before):
+        clients.take()
+    request = request_of(clients.runner, [length], "newcomer")
+    budget = clients.runner.schedule.budget
+    estimated = clients.queue.line(clients.runner).tokens_before("newcomer", 1)
+    assert estimated == budget * len(clients.lengths)
+    clients.queue.add(request)
+    waited = 0
+    while True:
+        tokens, batch = clients.take()
+        if request in batch.parts:
+            break
+        waited += tokens.sum()
+        assert waited <= (budget + clients.most).sum()
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=6), lengths_of_texts)
+def test_a_client_is_not_served_more_for_its_many_requests(requests: list[int], length: int) -> None:
+    queue, runner = Queue(), FakeRunner(schedule=Schedule(1, 64))
+    for texts in requests * 10:
+        queue.add(request_of(runner, [length] * texts, "many"))
+    queue.add(request_of(runner, [length] * 30, "single"))
+    taken = Counter[str]()
+    while taken["single"] < 30 and taken["many"] < 10 * sum(requests):
+        for request, indices in take(queue).parts.items():
+            taken[request.client] += len(indices)
+        assert abs(taken["many"] - taken["single"]) * length <= 64 + max(64, length)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.lists(lengths_of_texts, min_size=1, max_size=8), min_size=2, max_size=4))
+def test_requests_of_a_client_take_turns(lengths: list[list[int]]) -> None:
+    queue, runner = Queue(), FakeRunner(schedule=Schedule(1, 64))
+    requests = [request_of(runner, some * 40) for some in lengths]
+    for request in requests:
+        queue.add(request)
+    longest = max(64, *map(max, lengths))
+    while all(request.waiting for request in requests):
+        take(queue)
+        taken = [request.tokens - request.queued_tokens for request in requests]
+        assert max(taken) - min(taken) <= 64 + 2 * longest
+
+
+@settings(max_examples=20)
+@given(st.lists(st.floats(0.001, 100), min_size=2, max_size=5))
+def test_models_take_turns_by_time(seconds: list[float]) -> None:
+    """None has had more time than another one but for a batch; one that comes later does not catch up."""
+    queue = Queue()
+    times = {FakeRunner(schedule=Schedule(1, 64)): time for time in seconds}
+    *early, last = times
+    had = dict.fromkeys(times, 0.0)
+    for runner in early:
+        queue.add(request_of(runner, [64] * 300))
+    for step in range(60):
+        if step == 30:
+            queue.add(request_of(last, [64] * 300))
+            had[last] = min(had[runner] for runner in early)
+        batch = queue.take(1, 0.0, [])
+        assert batch is not None
+        queue.end(batch, times[batch.runner], 1, True)  # type: ignore[index]
+        had[batch.runner] += times[batch.runner]  # type: ignore[index]
+        waiting = list(times) if step >= 30 else early
+        for one in waiting:
+            for other in waiting:
+                assert had[one] - had[other] <= times[one] + 1e-6
+
+
+class Client(str):
+    """Name of a client, which can be referred to weakly."""
+
+
+def test_nothing_is_kept_of_clients_that_have_gone() -> None:
+    """Though one always has work waiting: neither of those that were computed nor of those that left."""
+    queue, runner = Queue(), FakeRunner(schedule=Schedule(1, 64))
+    queue.add(request_of(runner, [8] * 4000, "greedy"))
+    gone = []
+    for number in range(100):
+        request = request_of(runner, [8, 1000], Client(number))
+        gone += [weakref.ref(request.texts), weakref.ref(request.client)]
+        queue.add(request)
+        if number % 2:
+            queue.drop(request)
+    del request
+    while queue.requests > 1 or list(queue.line(runner)._clients) != ["greedy"]:
+        take(queue)
+        assert queue.tokens, "debts of those that have gone are not forgotten"
+    gc.collect()
+    assert not any(reference() for reference in gone)
 
 
 def test_a_model_whose_requests_have_ended_is_not_kept() -> None:
     """The sessions of a bundle that was replaced are freed."""
     queue, runner = Queue(), FakeRunner(schedule=Schedule(64, 3))
     for length in (3, 4):
-        queue.add(Request(runner, TokenizedTexts([[1] * length]), np.asarray, print))
-    batch = queue.take(1, 0.0, [])
-    assert batch is not None
-    queue.end(batch)
+        queue.add(request_of(runner, [length]))
+    take(queue)
     left = queue.first()
     assert left is not None
-    left.finished = True
     queue.drop(left)
-    kept = weakref.ref(runner)
+    reference = weakref.ref(runner)
     assert queue.take(1, 0.0, []) is None
-    del batch, left, runner
+    del left, runner
     gc.collect()
-    assert kept() is None
+    assert reference() is None
 
 
-def test_requests_that_were_dropped_leave_nothing_in_the_queue() -> None:
-    """Though the request before them still waits."""
-    queue, runner, gone = Queue(), FakeRunner(), []
-    queue.add(request_of(runner, *[100] * 1000))
-    for _ in range(50):
-        request = request_of(runner, *[100] * 100)
-        queue.add(request)
-        queue.drop(request)
-        gone.append(weakref.ref(request.texts))
-    del request
-    gc.collect()
-    assert (queue.tokens, queue.requests) == (100_000, 1)
-    assert not any(text() for text in gone)
-
-
-def request_of(runner: FakeRunner, *lengths: int, client: str = "") -> Request:
-    return Request(runner, TokenizedTexts([[1] * length for length in lengths]), np.asarray, print, client=client)
-
-
-def firsts(queue: Queue, count: int) -> list[Request]:
-    """Take batches, and return the requests whose turns they were."""
-    found = []
-    for _ in range(count):
-        first = queue.first()
-        batch = queue.take(1, 0.0, [])
-        assert first is not None
-        assert batch is not None
-        assert first in batch.parts
-        found.append(first)
-        queue.end(batch)
-    return found
-
-
-def test_a_short_request_waits_for_a_batch_of_each_long_one() -> None:
-    queue, runner = Queue(), FakeRunner(schedule=Schedule(64, 8))
-    long = [request_of(runner, *[8] * 100) for _ in range(3)]
-    for request in long:
-        queue.add(request)
-    assert firsts(queue, 4) == [*long, long[0]]
-    short = request_of(runner, 1)
-    queue.add(short)
-    assert firsts(queue, 4) == [long[1], long[2], long[0], short]
-
-
-def test_a_request_keeps_its_turn_until_it_has_had_a_batch_of_tokens() -> None:
-    """Its first batch has texts of one length only: with one batch a turn, each other length waits for all requests."""
-    queue, runner = Queue(), FakeRunner(schedule=Schedule(64, 40))
-    requests = [request_of(runner, 1, 9, 20) for _ in range(20)]
-    long = request_of(runner, 39, 1, *[39] * 5)
-    for request in (*requests, long, request_of(runner, 30)):
-        queue.add(request)
-    turns = []
-    while queue.requests:
-        turns += firsts(queue, 1)
-    places = [requests.index(request) for request in turns if request in requests]
-    assert places == sorted(places)
-    after = turns[turns.index(long) :]
-    assert [request is long for request in after[:4]] == [True, True, False, True]
-
-
-def test_models_take_turns_though_one_has_waited_first() -> None:
-    queue, slow, fast = Queue(), FakeRunner(schedule=Schedule(64, 8)), FakeRunner(schedule=Schedule(64, 8))
-    queue.add(request_of(slow, *[8] * 100))
-    firsts(queue, 5)
-    queue.add(request_of(fast, *[8] * 2))
-    assert [request.runner for request in firsts(queue, 4)] == [fast, slow, fast, slow]
-
-
-def test_clients_take_turns_whatever_the_number_of_their_requests() -> None:
-    queue, runner = Queue(), FakeRunner(schedule=Schedule(64, 8))
-    for _ in range(50):
-        queue.add(request_of(runner, *[8] * 4, client="many"))
-    alone = request_of(runner, *[8] * 4, client="alone")
-    queue.add(alone)
-    assert [request.client for request in firsts(queue, 8)] == ["many", "alone"] * 4
-    assert not alone.waiting
-
-
-def test_work_waits_for_as_much_of_each_other_request() -> None:
-    queue, runner = Queue(), FakeRunner(schedule=Schedule(1, 10))
-    queue.line(runner).rate.add(10 * (1 + RUN_SHARE), 1.0)  # ten tokens a second
-    assert queue.wait_for(5.0, "") == 0
-    queue.add(request_of(runner, *[10] * 100))
-    for length in (2, 3):
-        queue.add(request_of(runner, length))
-    assert queue.seconds == pytest.approx(100.5)
-    assert queue.wait_for(0.1, "") == pytest.approx(1.5)  # a batch of the long one
-    assert queue.wait_for(20.0, "") == pytest.approx(20.5)
-    assert queue.wait_for(1000.0, "") == pytest.approx(100.5)
-    assert queue.wait_for(0.1, "another") == pytest.approx(1)  # of a client whose turn comes next
-
-
-WINDOW = 6
-"""Texts of the window here: few, so that requests are longer than it, and wait behind it."""
-
-SCHEDULES = (Schedule(1, 8), Schedule(2, 30, pairs=40), Schedule(3, 12, split=False), Schedule(2, 1))
+SCHEDULES = (Schedule(1, 256), Schedule(2, 1024, pairs=200_000), Schedule(3, 64, split=False))
 
 
 class QueueStates(RuleBasedStateMachine):
-    """Compares the queue with lists of the texts that wait, by model, client and request, in the order of turns."""
+    """Follows each text: it waits, was taken once, or left with its request."""
 
     def __init__(self) -> None:
         super().__init__()
         self.queue = Queue()
         self.runners = [FakeRunner(schedule=schedule) for schedule in SCHEDULES]
-        self.turns = dict.fromkeys(self.runners, 0)  # when each model had its last one
-        self.waiting: dict[Any, list[tuple[str, list[tuple[Request, list[int]]]]]] = {one: [] for one in self.runners}
-        self.taken: Counter[Request] = Counter()  # tokens of each request that were taken, less a batch for each turn
+        self.waiting: dict[Request, set[int]] = {}
         self.running: list[Batch] = []
-        self.requests: list[Request] = []
-        self._window = mock.patch.object(module, "WINDOW", WINDOW)
-        self._window.start()
+
+    @initialize(count=st.integers(2, 40))
+    def choose_clients(self, count: int) -> None:
+        self.clients = [str(number) for number in range(count)]
 
     @rule(
         number=st.integers(0, len(SCHEDULES) - 1),
-        lengths=st.lists(st.integers(0, 9), min_size=1, max_size=2 * WINDOW),
+        lengths=st.lists(st.one_of(st.just(0), lengths_of_texts, st.integers(8, 12)), min_size=1, max_size=300),
         prompt_tokens=st.sampled_from([0, 0, 3]),
         deadline=st.sampled_from([np.inf, np.inf, 0.0]),
-        client=st.sampled_from(["", "", "a", "b"]),
+        data=st.data(),
     )
-    def add(self, number: int, lengths: list[int], prompt_tokens: int, deadline: float, client: str) -> None:
-        texts, runner = TokenizedTexts([[1] * length for length in lengths], prompt_tokens), self.runners[number]
-        request = Request(runner, texts, np.asarray, print, deadline, client)
+    def add(self, number: int, lengths: list[int], prompt_tokens: int, deadline: float, data: st.DataObject) -> None:
+        client = data.draw(st.sampled_from(self.clients))
+        request = request_of(self.runners[number], lengths, client, prompt_tokens, deadline)
         self.queue.add(request)
-        self.requests.append(request)
-        if client not in [name for name, _ in self.waiting[runner]]:
-            self.waiting[runner].append((client, []))
-        (requests,) = [requests for name, requests in self.waiting[runner] if name == client]
-        requests.append((request, list(range(len(lengths)))))
+        self.waiting[request] = set(range(len(lengths)))
 
-    def tidy(self, runner: object) -> None:
-        """Forget what waits no more."""
-        clients = [(name, [one for one in some if one[1]]) for name, some in self.waiting[runner]]
-        self.waiting[runner] = [(name, some) for name, some in clients if some]
-
-    @precondition(lambda self: self.requests)
+    @precondition(lambda self: self.waiting)
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
-        """End a request, as the scheduler does; once more changes nothing."""
-        request = data.draw(st.sampled_from(self.requests))
-        request.finished = True
+        """Drop a request; once more changes nothing."""
+        request = data.draw(st.sampled_from(list(self.waiting)))
         self.queue.drop(request)
-        self.lose_turn(request)
-        self.forget(request)
+        self.queue.drop(request)
+        del self.waiting[request]
 
-    def lose_turn(self, gone: Request) -> None:
-        """Pass the turn of a request that is the next one, and of which texts were taken."""
-        clients = self.waiting[gone.runner]
-        if clients and clients[0][1][0][0] is gone and gone.started:
-            self.pass_turn(gone)
-
-    def forget(self, gone: Request) -> None:
-        for _, some in self.waiting[gone.runner]:
-            for request, indices in some:
-                if request is gone:
-                    indices.clear()
-        self.tidy(gone.runner)
-
-    def ready(self) -> list[FakeRunner]:
-        return [one for one in self.runners if self.waiting[one] and self.count(one) < one.schedule.workers]
+    def may_run(self, runner: FakeRunner) -> bool:
+        running = sum(batch.runner is runner for batch in self.running)
+        return running < runner.schedule.workers and any(request.runner is runner for request in self.waiting)
 
     @rule(idle=st.integers(1, 4), now=st.sampled_from([-1.0, -1.0, 1.0]))
     def take(self, idle: int, now: float) -> None:
         late: list[Request] = []
-        assert self.queue.ready == bool(self.ready())
+        assert self.queue.ready == any(map(self.may_run, self.runners))
+        first = self.queue.first()
         batch = self.queue.take(idle, now, late)
-        assert all(request.deadline <= now for request in late)
         for request in late:
-            self.lose_turn(request)
-            self.forget(request)
+            assert request.deadline <= now
+            del self.waiting[request]
         if batch is None:
-            assert not self.ready()
+            assert not any(map(self.may_run, self.runners))
             return
-        line, schedule, runner = self.waiting[batch.runner], batch.runner.schedule, batch.runner
-        assert self.turns[runner] == min(self.turns[one] for one in self.ready())  # type: ignore[index]
-        order = [(one, index) for _, some in line for one, indices in some if one.deadline > now for index in indices]
-        chosen = [(request, index) for request, some in batch.parts.items() for index in some]
-        assert order[0] in chosen
-        assert len(set(chosen)) == batch.texts
-        assert set(chosen) <= set(order[:WINDOW])
-        assert {request.texts.prompt_tokens for request in batch.parts} == {order[0][0].texts.prompt_tokens}
-        lengths = [request.lengths[index] for request, index in chosen]
-        assert (batch.tokens, batch.padding) == (sum(lengths), len(lengths) * max(lengths) - sum(lengths))
-        if batch.texts > 1:
-            assert batch.texts * max(lengths) <= schedule.budget
-            assert batch.texts * max(lengths) ** 2 <= (schedule.pairs or np.inf)
-        first = order[0][0]
-        self.turns[runner] = max(self.turns.values()) + 1  # type: ignore[index]
-        for _, some in line:
-            for request, indices in some:
-                indices[:] = [index for index in indices if (request, index) not in chosen]
-        self.taken[first] += sum(first.lengths[index] for index in batch.parts[first])
-        if not first.waiting or self.taken[first] >= schedule.budget:
-            self.pass_turn(first)
-        self.tidy(runner)
+        assert self.may_run(batch.runner)  # type: ignore[arg-type]
+        assert late or first in batch.parts
+        self.check_batch(batch)
+        for request, indices in batch.parts.items():
+            assert request.deadline > now
+            assert set(indices) <= self.waiting[request]  # none was taken before, or left
+            self.waiting[request] -= set(indices)
+            if not self.waiting[request]:
+                del self.waiting[request]
         self.running.append(batch)
 
-    def pass_turn(self, first: Request) -> None:
-        """Put a client and its request behind the others."""
-        self.taken[first] -= first.runner.schedule.budget
-        clients = self.waiting[first.runner]
-        clients.sort(key=lambda one: one[0] == first.client)
-        clients[-1][1].sort(key=lambda one: one[0] is first)
+    def check_batch(self, batch: Batch) -> None:
+        schedule = batch.runner.schedule
+        assert {request.runner for request in batch.parts} == {batch.runner}
+        assert len({request.texts.prompt_tokens for request in batch.parts}) == 1
+        assert all(len(set(indices)) == len(indices) for indices in batch.parts.values())
+        lengths = [request.lengths[index] for request, indices in batch.parts.items() for index in indices]
+        padded = len(lengths) * max(lengths)
+        assert (batch.texts, batch.tokens, batch.padding) == (len(lengths), sum(lengths), padded - sum(lengths))
+        if batch.texts > 1:
+            assert padded <= schedule.budget
+            assert padded * max(lengths) <= (schedule.pairs or np.inf)
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data())
-    def end(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), seconds=st.floats(0, 10), computed=st.booleans())
+    def end(self, data: st.DataObject, seconds: float, computed: bool) -> None:
         batch = data.draw(st.sampled_from(self.running))
         self.running.remove(batch)
-        self.queue.end(batch)
-
-    def count(self, runner: object) -> int:
-        return sum(batch.runner is runner for batch in self.running)
+        self.queue.end(batch, seconds, 1, computed)
 
     @invariant()
     def counts_what_waits(self) -> None:
-        waiting = {one: indices for line in self.waiting.values() for _, some in line for one, indices in some}
-        for request in self.requests:
-            indices = waiting.get(request, [])
-            assert request.waiting == indices
-            assert request.queued_tokens == sum(request.lengths[index] for index in indices)
-        assert self.queue.tokens == sum(request.queued_tokens for request in waiting)
-        assert self.queue.requests == len(waiting)
+        requests, tokens, seconds = 0, 0, 0.0
         for runner in self.runners:
-            assert self.count(runner) <= runner.schedule.workers
+            stats = self.queue.line(runner).stats(lanes=1)
+            requests, tokens, seconds = requests + stats.requests, tokens + stats.tokens, seconds + stats.seconds
+        for request, indices in self.waiting.items():
+            assert set(request.waiting) == indices
+            assert request.queued_tokens == sum(request.lengths[index] for index in indices)
+        assert self.queue.requests == requests == len(self.waiting)
+        assert self.queue.tokens == tokens == sum(request.queued_tokens for request in self.waiting)
+        if not tokens:
+            assert seconds == self.queue.seconds == 0
 
     def teardown(self) -> None:
         """Take all that is left: nothing stays."""
-        try:
-            while any(self.waiting.values()):
-                for batch in self.running:
-                    self.queue.end(batch)
-                self.running.clear()
-                self.take(4, -1.0)
-            assert (self.queue.tokens, self.queue.requests, self.queue.ready) == (0, 0, False)
-            assert not any(self.queue.line(runner).clients for runner in self.runners)
-        finally:
-            self._window.stop()
+        while self.waiting:
+            for batch in self.running:
+                self.queue.end(batch, 0.1, 1, True)
+            self.running.clear()
+            self.take(4, -1.0)
+            self.counts_what_waits()
+        assert not self.queue.ready
+        assert not any(list(self.queue.line(runner)._clients) for runner in self.runners)
 
 
 TestQueueStates = QueueStates.TestCase
-TestQueueStates.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestQueueStates.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)

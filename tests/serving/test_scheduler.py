@@ -9,14 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from support.lanes import Ended, Opened, held, request_of
 from support.runners import POISON, FakeRunner, vectors_of
 from support.server import until
-from whiten_runtime.errors import NoVectorError, UsageError
+from whiten_runtime.errors import NoVectorError, RunError, UsageError
 from whiten_runtime.inference.batching import Schedule
+from whiten_runtime.inference.engine import OUT_OF_MEMORY
+from whiten_runtime.inference.sessions import _run_options
 from whiten_serving import queue
 from whiten_serving.requests import Batch, OverloadedError, Request
+from whiten_serving.scheduler import Scheduler
 
 
 def test_requests_of_several_threads_get_their_own_vectors(opened: Opened) -> None:
@@ -254,7 +258,7 @@ def test_each_request_gets_an_error_of_its_own(opened: Opened, monkeypatch: pyte
     def deliver(*arguments: object) -> None:
         raise ValueError("no room")
 
-    monkeypatch.setattr(lanes._outcomes, "_deliver", deliver)
+    monkeypatch.setattr(lanes, "_deliver", deliver)
     requests = [request_of(runner, [place], done=ended) for place in range(5)]
     for request in requests:
         lanes.submit(request)
@@ -271,3 +275,112 @@ def test_the_oldest_batch_that_runs_is_seen(opened: Opened) -> None:
     runner.open.set()
     ended.wait(1)
     until(lambda: lanes.stats().oldest_seconds == 0)
+
+
+class TerminableRunner(FakeRunner):
+    """Runs each batch until it is told to go on, or until its run is to end early, as onnxruntime does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go, self.ended_early = threading.Semaphore(0), 0
+
+    def run_batch(self, *batch: Any, **options: Any) -> NDArray[np.float32]:
+        run = _run_options()
+        vectors = super().run_batch(*batch, **options)
+        until(lambda: run.terminate or self.go.acquire(blocking=False))
+        self.ended_early += run.terminate
+        if run.terminate:
+            raise RunError("terminated")
+        return vectors
+
+
+@pytest.mark.parametrize("leaving", [0, 1, 2, 3])
+def test_a_batch_ends_early_only_if_nobody_waits_for_it(opened: Opened, leaving: int) -> None:
+    lanes, runner, ended = opened(), TerminableRunner(), Ended()
+    first, *requests = [request_of(runner, [place], [place], done=ended) for place in range(4)]
+    lanes.submit(first)
+    until(lambda: len(runner.batches) == 1)
+    for request in requests:
+        lanes.submit(request)
+    runner.go.release()
+    until(lambda: len(runner.batches) == 2)
+    for request in requests[:leaving]:
+        lanes.cancel(request)
+    if leaving < 3:
+        assert (runner.ended_early, lanes.stuck_seconds()) == (0, 0)
+        runner.go.release()
+    until(lambda: not lanes.stats().lanes_busy)
+    assert runner.ended_early == (leaving == 3)
+    assert [request.result is not None for request in requests] == [False] * leaving + [True] * (3 - leaving)
+    runner.go.release()
+    lanes.submit(request_of(runner, [1], done=ended))
+    ended.wait(1 + 3 - leaving + 1)
+    assert len(runner.batches) == 3  # no text of a batch that ended early is tried
+    assert (lanes.failing_seconds(runner), lanes.stuck_seconds()) == (0, 0)
+
+
+def test_a_batch_that_does_not_end_though_nobody_waits_is_told(opened: Opened) -> None:
+    lanes, runner, _, first = held(opened)
+    assert lanes.stuck_seconds() == 0
+    lanes.cancel(first[0])
+    until(lambda: lanes.stuck_seconds() > 0)
+    runner.open.set()
+    until(lambda: not lanes.stats().lanes_busy)
+    assert lanes.stuck_seconds() == 0
+
+
+class BrokenRunner(FakeRunner):
+    """Fails on every batch while it has an error."""
+
+    error: Exception | None = None
+
+    def run_batch(self, *batch: Any, **options: Any) -> NDArray[np.float32]:
+        vectors = super().run_batch(*batch, **options)
+        if self.error is not None:
+            raise self.error
+        return vectors
+
+
+def outcomes(lanes: Scheduler, runner: FakeRunner, *ids: Sequence[int]) -> tuple[Exception | None, int]:
+    """Return the error of a request, and the number of batches that it took."""
+    ended, before = Ended(), len(runner.batches)
+    lanes.submit(request_of(runner, *ids, done=ended))
+    ended.wait(1)
+    until(lambda: not lanes.stats().lanes_busy)
+    return ended.requests[0].error, len(runner.batches) - before
+
+
+@pytest.mark.parametrize("texts", [1, 2, 100])
+def test_a_model_that_computes_no_text_at_all_is_told_until_it_does(opened: Opened, texts: int) -> None:
+    lanes, runner = opened(), BrokenRunner()
+    assert lanes.failing_seconds(runner) == 0
+    runner.error = RunError("CUDA failure 700")
+    error, batches = outcomes(lanes, runner, *[[1]] * texts)
+    assert (str(error), batches) == ("CUDA failure 700", min(texts, 2))  # not one by one
+    until(lambda: lanes.failing_seconds(runner) > 0)
+    since = lanes.failing_seconds(runner)
+    error, batches = outcomes(lanes, runner, *[[1]] * texts)
+    assert (str(error), batches) == ("CUDA failure 700", 1)
+    assert lanes.failing_seconds(runner) >= since  # since the first one
+    assert lanes.failing_seconds(FakeRunner()) == 0
+    runner.error = None
+    assert outcomes(lanes, runner, *[[1]] * texts) == (None, 1)
+    assert lanes.failing_seconds(runner) == 0
+
+
+@pytest.mark.parametrize("texts", [1, 20])
+@pytest.mark.parametrize("words", ["poison", *OUT_OF_MEMORY])
+def test_a_text_at_fault_or_a_lack_of_memory_is_no_fault_of_the_model(opened: Opened, texts: int, words: str) -> None:
+    """Those that share its batch are tried one by one; that the text is at fault proves that the model computes."""
+    lanes, runner = opened(), BrokenRunner()
+    runner.error = RunError("CUDA failure 700")
+    outcomes(lanes, runner, [1])
+    assert lanes.failing_seconds(runner) > 0
+    runner.error = None
+    if words == "poison":
+        outcomes(lanes, runner, [POISON])
+    else:
+        outcomes(lanes, runner, [1])
+        runner.error = RunError(f"onnxruntime failed: {words}")
+        assert outcomes(lanes, runner, *[[1]] * texts)[1] == 1 + (texts > 1)
+    assert lanes.failing_seconds(runner) == 0

@@ -103,7 +103,7 @@ def test_a_function_that_is_called_by_an_end_may_end_too(opened: Opened, end: Ca
     ending.join(30)
     assert not ending.is_alive()
     assert first[0].result is not None
-    assert not lanes._outcomes.open
+    assert not lanes._open
 
 
 class CallingRunner(FakeRunner):
@@ -174,7 +174,12 @@ def test_a_forked_child_gets_words_though_a_lane_held_the_lock(opened: Opened, m
     with ThreadPoolExecutor(1) as holder:
         holder.submit(lanes._changed.acquire).result()
         monkeypatch.setattr("os.getpid", lambda: -1)
-        for call in (lambda: lanes.submit(request), lanes.check_room, lanes.stats, lambda: lanes.begin(runner)):
+        for call in (
+            lambda: lanes.submit(request),
+            lambda: lanes.check_room([runner]),
+            lanes.stats,
+            lambda: lanes.begin(runner),
+        ):
             with pytest.raises(ClosedError, match="forked; make one in each process"):
                 call()
         lanes.cancel(request)

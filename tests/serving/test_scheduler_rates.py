@@ -1,157 +1,136 @@
-"""Test which work may wait, at rates that are measured by a clock of the test."""
+"""Test how much may wait: in seconds at the rate of each model, and in tokens of each client."""
 
 import time
+from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from support.lanes import Ended, Opened, request_of
 from support.runners import Clock, FakeRunner
 from support.server import until
 from whiten_runtime.inference.batching import Schedule
-from whiten_serving.requests import Batch, OverloadedError, TooManyTokensError
-from whiten_serving.scheduler import Scheduler
+from whiten_serving.requests import OverloadedError, Rate, Request, TooManyTokensError
+from whiten_serving.scheduler import MAX_QUEUE_TOKENS, Scheduler
+
+
+def submit(lanes: Scheduler, runner: FakeRunner, *lengths: int, client: str = "", seconds: float = 1e9) -> Request:
+    rows: Sequence[Sequence[int]] = [[1] * length for length in lengths]
+    request = request_of(runner, *rows, deadline=time.monotonic() + seconds)
+    request.client = client
+    lanes.submit(request)
+    return request
+
+
+def measured(lanes: Scheduler, clock: Clock, token_seconds: float = 0.001) -> FakeRunner:
+    """Return a runner of batches of 16 tokens whose rate is measured, and which holds a batch of one token."""
+    runner = FakeRunner(False, token_seconds, Schedule(1, 16), clock)
+    busy = lanes.stats().lanes_busy
+    for _ in range(3):
+        request = submit(lanes, runner, 16)
+        until(lambda: request.finished and lanes.stats().lanes_busy == busy)  # noqa: B023
+    runner.open.clear()
+    submit(lanes, runner, 1)
+    until(lambda: runner.texts == 4)
+    return runner
 
 
 def test_work_is_bounded_in_seconds_at_the_measured_rate(opened: Opened, clock: Clock) -> None:
-    runner = FakeRunner(token_seconds=0.001, schedule=Schedule(64, 16), clock=clock)
-    lanes, ended = opened(max_wait=0.5), Ended()
-    for _ in range(20):  # 1 ms a token: 500 tokens may wait
-        lanes.submit(request_of(runner, [1] * 16, done=ended))
-    ended.wait(20)
-    runner.open.clear()
-    lanes.submit(request_of(runner, [1], done=ended))
-    until(lambda: runner.texts == 21)
-    accepted = 0
+    """One millisecond a token: 500 tokens may go before a request, and so no longer than its deadline allows."""
+    lanes = opened(max_wait=0.5)
+    runner, accepted = measured(lanes, clock), 0
     while lanes.stats().queue_seconds <= 0.5:
-        lanes.submit(request_of(runner, [1] * 16, done=ended))
+        submit(lanes, runner, 16)
         accepted += 1
-    with pytest.raises(OverloadedError, match=r"s of work go before it \(limit 0.5 s") as error:
-        lanes.submit(request_of(runner, [1] * 16))
+    with pytest.raises(OverloadedError) as error:
+        submit(lanes, runner, *[16] * 40)
     assert accepted == 32
     assert lanes.stats().queue_seconds == pytest.approx(0.512) == error.value.retry_after
+    lanes.check_room([runner], "another")
+    with pytest.raises(OverloadedError):
+        lanes.check_room([runner])
+    assert lanes.stats().counted.rejected == 2
     runner.open.set()
-    ended.wait(21 + accepted)
+
+
+def test_work_that_cannot_begin_by_its_deadline_is_refused(opened: Opened, clock: Clock) -> None:
+    lanes = opened()
+    runner = measured(lanes, clock)
+    submit(lanes, runner, *[16] * 500)
+    with pytest.raises(OverloadedError) as error:
+        submit(lanes, runner, *[16] * 500, seconds=7)
+    assert error.value.retry_after == pytest.approx(8.0)
+    submit(lanes, runner, *[16] * 500, seconds=60)
+    submit(lanes, runner, 16, seconds=7)  # takes turns with the others
+    submit(lanes, runner, *[16] * 300, client="another", seconds=7)
+    runner.open.set()
 
 
 def test_each_model_has_a_rate_of_its_own(opened: Opened, clock: Clock) -> None:
-    """Work of a slow model is refused by its own rate, and of a fast one accepted by its own."""
-    lanes, ended = opened(max_wait=0.5), Ended()
-    fast, slow = (FakeRunner(False, seconds, Schedule(1, 16), clock) for seconds in (1e-6, 2e-3))
-    for runner in (slow, fast, fast, fast, fast):
-        lanes.submit(request_of(runner, [1] * 16, done=ended))
-    ended.wait(5)
-    until(lambda: not lanes.stats().lanes_busy)
-    assert lanes.stats_of(slow).rate == pytest.approx(500)
-    assert lanes.stats_of(fast).rate == pytest.approx(10**6)
+    lanes = opened(2, max_wait=0.5)
+    fast, slow = (measured(lanes, clock, seconds) for seconds in (1e-6, 2e-3))
     for runner in (slow, fast):
-        runner.open.clear()
-    lanes.submit(request_of(slow, [1] * 16, done=ended))
-    until(lambda: slow.texts == 2)
-    lanes.submit(request_of(slow, *[[1] * 16] * 40, done=ended))
-    assert lanes.stats().queue_seconds == pytest.approx(1.28)
-    lanes.submit(request_of(fast, *[[1] * 16] * 40, done=ended))
-    with pytest.raises(OverloadedError, match="s of work go before it"):
-        lanes.submit(request_of(slow, *[[1] * 16] * 40))
-    with pytest.raises(TooManyTokensError, match="can be computed in the") as error:
-        lanes.submit(request_of(slow, *[[1] * 16] * 2000, deadline=time.monotonic() + 20))
-    assert 5000 < error.value.limit <= 10_000
+        submit(lanes, runner, *[16] * 40)
+    assert lanes.stats_of(slow).seconds == pytest.approx(1.28, rel=0.1)
+    assert lanes.stats_of(fast).seconds == pytest.approx(640e-6, rel=0.1)
+    with pytest.raises(OverloadedError):
+        submit(lanes, slow, *[16] * 40)
     for runner in (slow, fast):
         runner.open.set()
 
 
-def test_a_batch_that_stood_still_refuses_requests_of_one_batch_no_longer_than_it_runs(
-    opened: Opened, clock: Clock
-) -> None:
-    """As where the process was stopped meanwhile, or the machine was busy: the next batches measure the rate anew."""
-    lanes, runner, ended = opened(), FakeRunner(False, 60.0, Schedule(1, 16), clock), Ended()
-    lanes.submit(request_of(runner, [1], done=ended))
-    ended.wait(1)
-    until(lambda: not lanes.stats().lanes_busy)
-    rate, runner.token_seconds = lanes.stats_of(runner).rate, 1e-4
+@given(st.lists(st.floats(1, 1000), max_size=10), st.floats(1, 1000), st.floats(0.1, 10))
+def test_a_rate_is_that_of_the_last_batches(before: list[float], tokens: float, seconds: float) -> None:
+    """A batch during which the machine stood still is forgotten."""
+    rate = Rate()
+    assert rate.seconds_for(100) == 0
+    for stood_still in before:
+        rate.add(tokens, stood_still)
+    for _ in range(200):
+        rate.add(tokens, seconds)
+    assert rate.seconds_for(3 * tokens) == pytest.approx(3 * seconds, rel=1e-3)
 
-    def submit(texts: int) -> None:
-        lanes.submit(request_of(runner, *[[1] * 16] * texts, done=ended, deadline=time.monotonic() + 10))
 
-    runner.open.clear()
-    submit(1)
-    with pytest.raises(TooManyTokensError, match="can be computed in the"):  # one waits or runs
-        submit(1)
+def test_clients_have_a_share_each_of_the_tokens_that_may_wait(opened: Opened) -> None:
+    lanes, runner, size = opened(), FakeRunner(held=True, schedule=Schedule(1, 16)), MAX_QUEUE_TOKENS // 64
+    requests = list[Request]()
+
+    def fill(client: str) -> int:
+        """Return the tokens that a client may queue."""
+        tokens = 0
+        while True:
+            try:
+                requests.append(submit(lanes, runner, *[1024] * (size // 1024), client=client))
+            except OverloadedError:
+                return tokens
+            tokens += size
+
+    assert fill("first") == MAX_QUEUE_TOKENS // 2
+    assert fill("second") == MAX_QUEUE_TOKENS // 4
+    lanes.check_room([runner], "newcomer")
+    for _ in range(2):
+        with pytest.raises(OverloadedError):
+            lanes.check_room([runner], "first")
+    for request in requests:
+        lanes.cancel(request)
+    assert fill("third") == MAX_QUEUE_TOKENS // 2
+    with pytest.raises(TooManyTokensError) as error:
+        submit(lanes, runner, *[8192] * (MAX_QUEUE_TOKENS // 8192), 1)
+    assert error.value.limit == MAX_QUEUE_TOKENS
+    assert lanes.stats().counted.rejected == 3 + 2 + 1
     runner.open.set()
-    for number in range(2, 4):
-        ended.wait(number)
-        until(lambda: not lanes.stats().lanes_busy)
-        submit(1)
-    submit(20)
-    ended.wait(5)
-    assert lanes.stats_of(runner).rate > 1000 * rate
+    lanes.close(wait=False)
 
 
-@pytest.mark.parametrize("lanes_open", [1, 3])
-@pytest.mark.parametrize("slower", [2.0, 7.0, 60.0, 600_000.0])
-@pytest.mark.parametrize("rows", [[16] * 20, [300], [3, 16, 1] * 20, [1] * 300], ids=["even", "long", "mixed", "short"])
-def test_requests_of_more_than_a_batch_measure_a_model_that_stood_still_anew(
-    opened: Opened, clock: Clock, rows: list[int], slower: float, lanes_open: int
-) -> None:
-    """Though each of them is refused, and no smaller one comes; a limit that a refusal tells is right afterwards.
-
-    What measures the rate is no work of anybody: it is not counted.
-    """
-    lanes, runner, ended = opened(lanes_open), FakeRunner(False, 0.01, Schedule(1, 16), clock), Ended()
-    batches: list[Batch] = []
-    lanes.on_batch = batches.append
-    runner.token_seconds *= slower
-    lanes.submit(request_of(runner, [1] * 16, done=ended))
-    ended.wait(1)
-    runner.token_seconds /= slower
-    for _ in range(40):
-        until(lambda: lanes.stats().lanes_busy == lanes.stats().queue_tokens == 0)
-        request = request_of(runner, *[[1] * length for length in rows], done=ended, deadline=time.monotonic() + 5)
-        try:
-            lanes.submit(request, wake=False)
-        except TooManyTokensError:
-            continue
-        break
-    else:
-        raise AssertionError("no request was taken")
-    lanes.wake()
-    ended.wait(2)
-    until(lambda: lanes.stats().lanes_busy == 0)
-    with pytest.raises(TooManyTokensError) as refusal:
-        lanes.submit(request_of(runner, *[[1] * 16] * 5000, deadline=time.monotonic() + 10))
-    assert 300 < refusal.value.limit <= 1100
-    lanes.close()
-    assert not lanes._outcomes.open
-    assert_counted(lanes, batches, [16, *rows])
-
-
-def assert_counted(lanes: Scheduler, batches: list[Batch], lengths: list[int]) -> None:
-    """Check that these texts are counted, and no others."""
-    counted = lanes.stats().counted
-    assert (counted.texts, counted.tokens) == (len(lengths), sum(lengths))
-    assert (sum(batch.texts for batch in batches), sum(batch.tokens for batch in batches)) == (
-        len(lengths),
-        sum(lengths),
-    )
-    assert (len(batches), sum(batch.padding for batch in batches)) == (counted.batches, counted.padding)
-
-
-def test_texts_that_share_a_batch_with_those_of_a_refused_request_are_counted_without_them(
-    opened: Opened, clock: Clock
-) -> None:
-    lanes, ended, batches = opened(), Ended(), list[Batch]()
-    slow, other = FakeRunner(False, 60.0, Schedule(1, 64), clock), FakeRunner(True, 0.01, Schedule(1, 64), clock)
-    lanes.submit(request_of(slow, [1] * 8, done=ended))
-    ended.wait(1)
+def test_tokens_are_given_back_whatever_becomes_of_a_request(opened: Opened) -> None:
+    lanes, ended = opened(), Ended()
+    broken, runner = FakeRunner(), FakeRunner()
+    for ids, deadline in (([1, 2], 1e18), ([666], 1e18), ([1], 0.0), ([667], 1e18)):
+        for model in (broken, runner):
+            lanes.submit(request_of(model, ids, done=ended, deadline=deadline))
+    ended.wait(8)
     until(lambda: not lanes.stats().lanes_busy)
-    lanes.submit(request_of(other, [1], done=ended))
-    assert other.begun.acquire(timeout=30)
-    lanes.on_batch = batches.append
-    with pytest.raises(TooManyTokensError):
-        lanes.submit(request_of(slow, *[[1, 1]] * 40, [1] * 32, deadline=time.monotonic() + 5))
-    lanes.submit(request_of(slow, [1, 1], [1, 1], done=ended))
-    other.open.set()
-    ended.wait(3)
-    until(lambda: not lanes.stats().lanes_busy and not lanes.stats().queue_tokens)
-    assert [len(ids) for ids, _ in slow.batches] == [1, 4]
-    assert [(batch.texts, batch.tokens, batch.padding) for batch in batches] == [(2, 4, 0)]
-    assert lanes.stats().counted.texts == 4
+    assert lanes._tokens.total == 0
+    assert not lanes._tokens._held
+    assert not lanes._open

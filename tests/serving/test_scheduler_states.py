@@ -183,7 +183,7 @@ class SchedulerStates(RuleBasedStateMachine):
         self.every_request_ends_once()
         stats = self.scheduler.stats()
         assert (stats.queue_tokens, stats.queue_requests, stats.lanes_busy) == (0, 0, 0)
-        assert not self.scheduler._outcomes.open
+        assert not self.scheduler._open
         assert not any(thread.is_alive() for thread in self.scheduler._threads)
 
 
