@@ -94,51 +94,55 @@ def test_a_lane_computes_the_other_batches_of_the_request(
     assert lanes.stats().queue_tokens == 0
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_request_of_another_thread_meanwhile_is_computed(
-    lanes: Scheduler, runner: MeanwhileRunner, count: int
+@pytest.mark.parametrize("others", [1, 3])
+@pytest.mark.parametrize("loop", [False, True])
+@pytest.mark.parametrize("outcome", ["computed", "cancelled", "late", "closed"])
+def test_what_comes_meanwhile_is_computed_whatever_becomes_of_the_request(
+    lanes: Scheduler, runner: MeanwhileRunner, others: int, loop: bool, outcome: str
 ) -> None:
-    others = [request_of(runner, [number + 5]) for number in range(count)]
-    runner.meanwhile = lambda: [in_thread(lanes.submit, other).join() for other in others]
-    check(begin(lanes, request_of(runner, [1])), *others)
-
-
-def test_a_request_that_another_loop_adds_meanwhile_is_computed(lanes: Scheduler, runner: MeanwhileRunner) -> None:
-    other = request_of(runner, *ROWS)
-    runner.meanwhile = lambda: in_thread(begin, lanes, other).join()
-    check(begin(lanes, request_of(runner, *ROWS)), other)
-
-
-def test_a_request_that_is_cancelled_meanwhile_leaves_the_others_to_a_lane(
-    lanes: Scheduler, runner: MeanwhileRunner
-) -> None:
-    request, other = request_of(runner, *ROWS), request_of(runner, *ROWS)
+    request = request_of(runner, *ROWS)
+    more = [request_of(runner, *ROWS[: number + 1]) for number in range(others)]
+    closing: list[threading.Thread] = []
 
     def meanwhile() -> None:
-        lanes.submit(other)
-        lanes.cancel(request)
-
-    runner.meanwhile = meanwhile
-    begin(lanes, request)
-    check(other)
-    assert request.result is None
-
-
-def test_a_deadline_that_passes_meanwhile_is_told_and_the_others_are_computed(
-    lanes: Scheduler, runner: MeanwhileRunner
-) -> None:
-    request, other = request_of(runner, *ROWS), request_of(runner, *ROWS)
-
-    def meanwhile() -> None:
-        lanes.submit(other)
-        request.deadline = 0.0
+        for other in more:
+            in_thread(begin if loop else Scheduler.submit, lanes, other).join()
+        if outcome == "cancelled":
+            lanes.cancel(request)
+        if outcome == "late":
+            request.deadline = 0.0
+        if outcome == "closed":
+            closing.append(in_thread(lanes.close, False))
+            until(lambda: request.finished)
 
     runner.meanwhile = meanwhile
     begin(lanes, request)
     until(lambda: request.finished)
-    assert isinstance(request.error, DeadlineExceededError)
-    check(other)
-    check(begin(lanes, request_of(runner, *ROWS)))
+    if outcome == "closed":
+        closing[0].join(30)
+        assert not closing[0].is_alive()
+        assert all(isinstance(other.error, ClosedError) or other.result is not None for other in (request, *more))
+        return
+    if outcome == "computed":
+        check(request)
+    if outcome == "late":
+        assert isinstance(request.error, DeadlineExceededError)
+    check(*more, begin(lanes, request_of(runner, *ROWS)))
+    until(lambda: lanes.stats().lanes_busy == lanes.stats().queue_tokens == 0)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("end", [lambda lanes, runner: lanes.close(), lambda lanes, runner: lanes.end(runner)])
+def test_a_callback_in_the_callers_thread_may_close(
+    lanes: Scheduler, runner: MeanwhileRunner, end: Callable[[Scheduler, FakeRunner], None], late: bool
+) -> None:
+    request = request_of(runner, [1])
+    request.done = lambda request: end(lanes, runner)
+    request.deadline = 0.0 if late else np.inf
+    begun = in_thread(begin, lanes, request)
+    begun.join(30)
+    assert not begun.is_alive()
+    assert isinstance(request.error, DeadlineExceededError) == late
 
 
 @pytest.mark.parametrize("end", [lambda lanes, runner: lanes.close(), lambda lanes, runner: lanes.end(runner)])
@@ -160,42 +164,6 @@ def test_an_end_meanwhile_waits_for_all_batches(
     check(request)
     with pytest.raises(ClosedError):
         lanes.submit(request_of(runner, [1]))
-
-
-def test_a_close_meanwhile_without_waiting_fails_what_waits(lanes: Scheduler, runner: MeanwhileRunner) -> None:
-    threads: list[threading.Thread] = []
-
-    def meanwhile() -> None:
-        threads.append(in_thread(lanes.close, False))
-        until(lambda: request.finished)
-
-    request, runner.meanwhile = request_of(runner, *ROWS), meanwhile
-    begin(lanes, request)
-    threads[0].join(30)
-    assert not threads[0].is_alive()
-    assert isinstance(request.error, ClosedError)
-
-
-@pytest.mark.parametrize("end", [lambda lanes, runner: lanes.close(), lambda lanes, runner: lanes.end(runner)])
-def test_a_callback_in_the_callers_thread_may_close(
-    lanes: Scheduler, runner: MeanwhileRunner, end: Callable[[Scheduler, FakeRunner], None]
-) -> None:
-    request = request_of(runner, [1])
-    request.done = lambda request: end(lanes, runner)
-    check(begin(lanes, request))
-    assert runner.inline == 1
-
-
-@pytest.mark.parametrize("end", [lambda lanes, runner: lanes.close(), lambda lanes, runner: lanes.end(runner)])
-def test_a_callback_of_a_late_request_may_close(
-    lanes: Scheduler, runner: MeanwhileRunner, end: Callable[[Scheduler, FakeRunner], None]
-) -> None:
-    request = request_of(runner, [1])
-    request.deadline, request.done = 0.0, lambda request: end(lanes, runner)
-    begun = in_thread(begin, lanes, request)
-    begun.join(30)
-    assert not begun.is_alive()
-    assert isinstance(request.error, DeadlineExceededError)
 
 
 def test_an_interrupt_fails_the_request_and_the_next_is_computed(lanes: Scheduler, runner: MeanwhileRunner) -> None:

@@ -17,21 +17,6 @@ from whiten_runtime.errors import ClosedError, RunError, WhitenError
 from whiten_serving.scheduler import Scheduler
 
 
-def test_closing_without_waiting_fails_what_waits(opened: Opened) -> None:
-    lanes, runner, ended, first = held(opened)
-    requests = [request_of(runner, [place], done=ended) for place in range(9)]
-    for request in requests:
-        lanes.submit(request)
-    closing = threading.Thread(target=lanes.close, args=[False])
-    closing.start()
-    until(lambda: all(request.finished for request in requests))
-    runner.open.set()
-    closing.join(60)
-    assert first[0].result is not None
-    assert {str(request.error) for request in requests} == {"the batcher was closed before this was computed"}
-    assert runner.texts == 1
-
-
 def test_closing_while_others_submit_loses_no_request(opened: Opened) -> None:
     lanes, runner, ended = opened(2), FakeRunner(token_seconds=1e-4), Ended()
     taken, refused = [], []
@@ -54,22 +39,6 @@ def test_closing_while_others_submit_loses_no_request(opened: Opened) -> None:
     ended.wait(len(taken))
     assert all(request.result is not None for request in taken)
     assert len(taken) + len(refused) == 800
-
-
-def test_ending_one_runner_without_waiting_fails_its_requests(opened: Opened) -> None:
-    lanes, runner, ended, _ = held(opened)
-    other = FakeRunner()
-    waiting, others = request_of(runner, [5], done=ended), request_of(other, [6], done=ended)
-    lanes.submit(waiting)
-    lanes.submit(others)
-    ending = threading.Thread(target=lanes.end, args=[runner, False])
-    ending.start()
-    until(lambda: waiting.finished)
-    runner.open.set()
-    ending.join(60)
-    assert str(waiting.error) == "the batcher was closed before this was computed"
-    ended.wait(3)
-    assert others.result is not None
 
 
 @pytest.mark.parametrize("end", [lambda lanes, runner: lanes.end(runner), lambda lanes, runner: lanes.close()])
