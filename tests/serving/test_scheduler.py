@@ -268,11 +268,16 @@ def test_a_batch_ends_early_only_if_nobody_waits_for_it(opened: Opened, leaving:
     until(lambda: not lanes.stats().lanes_busy)
     assert runner.ended_early == (leaving == 3)
     assert [request.result is not None for request in requests] == [False] * leaving + [True] * (3 - leaving)
+    single = request_of(runner, [1])
+    lanes.submit(single)
+    until(lambda: len(runner.batches) == 3)
+    lanes.cancel(single)
+    until(lambda: not lanes.stats().lanes_busy)
+    assert (lanes.failing_seconds(runner), lanes.stuck_seconds()) == (0, 0)
     runner.go.release()
     lanes.submit(request_of(runner, [1], done=ended))
     ended.wait(1 + 3 - leaving + 1)
-    assert len(runner.batches) == 3  # no text of a batch that ended early is tried
-    assert (lanes.failing_seconds(runner), lanes.stuck_seconds()) == (0, 0)
+    assert len(runner.batches) == 4  # no text of a batch that ended early is tried
 
 
 def test_a_batch_that_does_not_end_though_nobody_waits_is_told(opened: Opened) -> None:
