@@ -61,7 +61,7 @@ class Batcher(_Queued):
         lanes: number of batches that run at once; None for the encoder's own number, as many as it has threads, or one
             for layer 0 and for a graph of more than 1 GiB. More than that number has no effect.
         max_wait: seconds of work that may go before a call, at the rates measured so far, besides the bound of
-            1,048,576 tokens that may wait; None for that bound alone.
+            2,097,152 tokens that may wait; None for that bound alone.
         shared_with: another batcher, with which this one shares lanes, the queue and its bounds: several models then
             share the processor. Of these batchers, make that with the most lanes first. The other options are left
             out, and those of the other batcher hold.
@@ -97,7 +97,7 @@ class Batcher(_Queued):
 
         Raises:
             OverloadedError: too much work waits already.
-            TooManyTokensError: there are more tokens than may wait, 1,048,576.
+            TooManyTokensError: there are more than 1,048,576 tokens.
             TextError: an item is not a string; the message has its index.
             TooLongError: a text is too long and `truncate` is False.
             UsageError: an option cannot be used as given.
@@ -165,7 +165,7 @@ class AsyncEncoder(_Queued):
 
         Raises:
             OverloadedError: too much work waits already.
-            TooManyTokensError: there are more tokens than may wait, 1,048,576.
+            TooManyTokensError: there are more than 1,048,576 tokens.
             DeadlineExceededError: the vectors were not there in time.
             TextError: an item is not a string; the message has its index.
             TooLongError: a text is too long and `truncate` is False.

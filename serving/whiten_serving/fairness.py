@@ -53,11 +53,10 @@ class Turns(Generic[Member]):
 
 
 class Share:
-    """Bounds an amount, such as bytes, of which a client takes at most as much as is left for the others.
+    """Bounds an amount, such as bytes, of which a client has at most as much as it leaves for the others.
 
     So a single client has at most half of the limit, and of n clients that want more than that each has the limit
-    divided by n + 1, but for one request, which may take all that is left. A client without a name is the only one, and
-    may take all.
+    divided by n + 1. A client without a name is the only one, and may take all.
     """
 
     def __init__(self, limit: int) -> None:
@@ -66,7 +65,8 @@ class Share:
 
     def admits(self, client: str, amount: int) -> bool:
         """Return whether a client may take an amount more."""
-        return self._held[client] + amount <= self.limit - self.total if client else self.total + amount <= self.limit
+        left = self.limit - self.total - amount
+        return left >= (self._held[client] + amount if client else 0)
 
     def add(self, client: str, amount: int) -> None:
         """Note that a client takes an amount, or gives it back where it is negative."""

@@ -37,7 +37,7 @@ class OverloadedError(WhitenError):
 
 
 class TooManyTokensError(WhitenError, ValueError):
-    """Raised when a request has more tokens than may wait at all.
+    """Raised when a request has more tokens than may wait of one request.
 
     Attributes:
         limit: number of tokens that a request may have.

@@ -36,8 +36,9 @@ from whiten_serving.requests import (
 
 _log = logging.getLogger("whiten.serving")
 
-MAX_QUEUE_TOKENS = 1_048_576
-"""Number of tokens that may wait, which bounds their memory: 2,048 texts of 512 tokens, about 40 MB."""
+MAX_QUEUE_TOKENS = 2_097_152
+"""Number of tokens that may wait, which bounds their memory: about 80 MB. A request has half of them at most, as
+many as 2,048 texts of 512 tokens."""
 
 _INLINE_SECONDS = 0.003
 """Seconds of work up to which a request that is there by itself is computed by the thread that asks for it: handing it
@@ -142,10 +143,9 @@ class Scheduler:
         with self._changed:
             self.check_open(request.runner)
             self._start_lanes()
-            if request.tokens > self._tokens.limit:
+            if request.tokens > (limit := self._tokens.limit // 2):
                 self._counters.rejected += 1
-                limit = self._tokens.limit
-                message = f"the request has {request.tokens} tokens, and {limit} may wait; send fewer at once"
+                message = f"the request has {request.tokens} tokens; the limit is {limit}: send fewer at once"
                 raise TooManyTokensError(message, limit)
             now = time.monotonic()
             self._check_wait([request.runner], request.client, request.tokens, request.deadline - now)

@@ -252,7 +252,7 @@ def test_a_cancelled_future_is_not_computed_and_ends_for_whoever_waits(tiny: Enc
 
 def test_more_than_may_wait_is_refused_before_it_is_tokenised(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = token_ids(tiny, ["word"])
-    monkeypatch.setattr("whiten_serving.scheduler.MAX_QUEUE_TOKENS", 3 * len(row))
+    monkeypatch.setattr("whiten_serving.scheduler.MAX_QUEUE_TOKENS", 6 * len(row))
     with holding(Batcher(tiny, lanes=1)) as (batcher, runner, first):
         with pytest.raises(TooManyTokensError) as too_many:
             batcher.submit([f"word {number}" for number in range(4)])  # though next to nothing waits

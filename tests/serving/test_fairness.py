@@ -77,8 +77,8 @@ def test_greedy_clients_have_a_share_each(count: int, size: int, limit: int) -> 
     assert share.total == sum(held.values()) <= limit
     for amount in held.values():
         assert abs(amount - limit / (count + 1)) < size + limit % size / 2 + 1
-    assert share.admits("newcomer", limit - share.total)
-    assert not share.admits("newcomer", limit - share.total + 1)
+    assert share.admits("newcomer", (limit - share.total) // 2)
+    assert not share.admits("newcomer", (limit - share.total) // 2 + 1)
 
 
 amounts = st.lists(st.tuples(st.sampled_from(["a", "b", "c", "d", ""]), st.integers(0, 60), st.booleans()), max_size=60)
@@ -90,16 +90,15 @@ def test_a_newcomer_finds_all_that_is_left(limit: int, amounts: list[tuple[str, 
     share, held = Share(limit), list[tuple[str, int]]()
     for client, amount, gives_back in amounts:
         if share.admits(client, amount):
-            before = limit - share.total
             share.add(client, amount)
             held.append((client, amount))
             own = sum(some for name, some in held if name == client)
-            assert own <= before or not client  # at most as much as is left for the others, but for this request
+            assert own <= limit - share.total or not client  # at most as much as is left for the others
         if gives_back and held:
             name, some = held.pop(0)
             share.add(name, -some)
         assert share.total == sum(some for _, some in held) <= limit
-        assert share.admits("newcomer", limit - share.total)
+        assert share.admits("newcomer", (limit - share.total) // 2)
         assert share.admits("", limit - share.total)
     for name, some in held:
         share.add(name, -some)

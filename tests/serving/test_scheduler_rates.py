@@ -116,8 +116,8 @@ def test_clients_have_a_share_each_of_the_tokens_that_may_wait(opened: Opened) -
         lanes.cancel(request)
     assert fill("third") == MAX_QUEUE_TOKENS // 2
     with pytest.raises(TooManyTokensError) as error:
-        submit(lanes, runner, *[8192] * (MAX_QUEUE_TOKENS // 8192), 1)
-    assert error.value.limit == MAX_QUEUE_TOKENS
+        submit(lanes, runner, *[8192] * (MAX_QUEUE_TOKENS // 2 // 8192), 1)
+    assert error.value.limit == MAX_QUEUE_TOKENS // 2
     assert lanes.stats().counted.rejected == 3 + 2 + 1
     runner.open.set()
     lanes.close(wait=False)
