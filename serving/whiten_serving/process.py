@@ -11,13 +11,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import prometheus_client
 import uvicorn
 
 from whiten_runtime.bundle.space import is_in_space
-from whiten_runtime.errors import WhitenError
+from whiten_runtime.errors import WhitenError, needing_package
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.process import is_terminal
 from whiten_serving.arguments import ModelChoice, read_keys, usual_format
@@ -58,6 +59,8 @@ def serve(settings: Settings, choices: Sequence[ModelChoice], hang_ups: Sequence
     """Serve bundles until SIGTERM or SIGINT has been obeyed. A list of `hang_ups` may grow before it is ready."""
     set_up_logs(usual_format() if settings.log == "off" else settings.log)
     check_paths([choice.name for choice in choices], settings.root_path)
+    with needing_package(settings.parser):
+        import_module(settings.parser)
     if settings.tls is not None:
         check_certificate(settings.tls)
     with ExitStack() as stack:
@@ -142,7 +145,7 @@ class Process:
         config = uvicorn.Config(
             application,
             interface="asgi3",
-            http="h11",  # httptools bounds neither heads nor pipelined requests, and loses bodies behind offers of h2c
+            http=settings.parser,
             ws="none",
             lifespan="on",
             log_config=None,

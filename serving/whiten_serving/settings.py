@@ -178,6 +178,9 @@ class Settings(AppSettings):
             (Google's: 600s).
         tls: PEM file with the private key and the chain of certificates, for HTTPS.
         api_key_file: File of keys, one a line: KEY, NAME KEY or NAME:KEY.
+        parser: Parser of HTTP/1.1: `h11`, or `httptools` (pip install httptools), which answers up to a fifth more
+            requests for short texts. It bounds neither heads nor pipelined requests, and loses bodies behind offers of
+            h2c (Java): only for a server behind a proxy.
         socket_mode: Mode of the Unix socket of `unix:PATH`, as chmod takes it.
         socket_group: Group of the Unix socket of `unix:PATH`, which may connect. [default: that of the process]
         max_wait: Refuse requests (429) before which more work goes, at the measured rates.
@@ -195,6 +198,7 @@ class Settings(AppSettings):
     keep_alive: Annotated[float, SECONDS] = 75.0
     tls: Annotated[str | None, "FILE"] = None
     api_key_file: Annotated[str | None, "FILE"] = None
+    parser: Literal["h11", "httptools"] = "h11"
     socket_mode: str = "660"
     socket_group: str = ""
     max_wait: Annotated[float, SECONDS] = 10.0

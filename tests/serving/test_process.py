@@ -503,3 +503,11 @@ def test_a_socket_has_the_mode_and_group_that_are_asked_for(tmp_path: Path) -> N
     for mode in ("6660", "rw", 660):
         with pytest.raises(UsageError, match="socket_mode is"):
             Settings(socket_mode=mode)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_httptools_parses_where_it_is_asked_for(tiny_bundle: Path, tiny: Encoder, tmp_path: Path) -> None:
+    (tmp_path / "serve.toml").write_text('parser = "httptools"', "utf-8")
+    with RunningServer(tiny_bundle, "--config", tmp_path / "serve.toml", "--drain", "0") as server:
+        found = server.embed(TEXT).json()["data"][0]["embedding"]
+        assert np.allclose(found, tiny.encode(TEXT), atol=1e-6 * np.linalg.norm(tiny.encode(TEXT)))
