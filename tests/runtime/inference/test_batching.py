@@ -194,10 +194,10 @@ def session_of(numbers: tuple[int, ...]) -> ForkSafeSession:
     """A session whose outputs have these numbers of rows, whatever the feed."""
 
     class Session:
-        def run(self, outputs: list[str], feed: Feed) -> list[np.ndarray]:
+        def run(self, outputs: list[str], feed: Feed, options: None = None) -> list[np.ndarray]:
             return [np.zeros((rows, 4), np.float32) for rows in numbers]
 
-        def run_async(self, outputs: list[str], feed: Feed, end: object, kept: object) -> None:
+        def run_async(self, outputs: list[str], feed: Feed, end: object, kept: object, options: None) -> None:
             end(self.run(outputs, feed), kept, "")  # type: ignore[operator]
 
     return ForkSafeSession(Session)
