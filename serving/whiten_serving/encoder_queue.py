@@ -5,7 +5,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -19,7 +18,6 @@ from whiten_runtime.inference.options import EncodeOptions, QueuedArguments
 from whiten_runtime.opened.encoder import Encoder
 from whiten_runtime.opened.model import embedder_of
 from whiten_runtime.opened.opening import encode_options
-from whiten_serving.fairness import pieces
 from whiten_serving.requests import Request
 from whiten_serving.scheduler import Scheduler
 
@@ -87,10 +85,11 @@ class EncoderQueue:
             return self.request(texts, **options)
         call = await readers.run(client, characters // _COMPARED, _Call.of, texts, self._options(**options))
         extra = len(call.options.prompt) + _TEXT
-        parts = []
-        for part, size in pieces([len(text) + extra for text in call.texts]):
-            work = partial(self._embedder.tokenize, call.texts[part], call.options, part.start, call.different)
-            parts.append(await readers.run(client, size, work))
+
+        def tokenize(part: slice) -> TokenizedTexts:
+            return self._embedder.tokenize(call.texts[part], call.options, part.start, call.different)
+
+        parts = await readers.run_parts(client, [len(text) + extra for text in call.texts], tokenize)
         ids = [row for some in parts for row in some.ids]
         truncated = sum(some.truncated for some in parts)
         return call.request(self.runner, TokenizedTexts(ids, parts[0].prompt_tokens, truncated))

@@ -97,6 +97,10 @@ class FairExecutor:
             self._run_next()
         return await asyncio.wrap_future(future)
 
+    async def run_parts(self, client: str, sizes: Sequence[int], function: Callable[[slice], Result]) -> list[Result]:
+        """Return what a function returns for each part of some items, which are as long as a turn; see `pieces`."""
+        return [await self.run(client, size, function, part) for part, size in pieces(sizes)]
+
     def _run_next(self) -> None:
         with self._lock:
             if not self._waiting:  # the pool may run what it has refused, where it could start no thread
@@ -117,7 +121,7 @@ class FairExecutor:
 
     def close(self) -> None:
         """Let the threads end; what runs is not waited for."""
-        self._pool.shutdown(wait=False, cancel_futures=False)
+        self._pool.shutdown(wait=False)
 
 
 def pieces(sizes: Sequence[int]) -> Iterator[tuple[slice, int]]:

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from threading import Condition, RLock, Thread, current_thread
 from typing import Any
@@ -114,7 +114,7 @@ class Scheduler:
         if self._process != os.getpid():
             raise ClosedError("the batcher was made before this process was forked; make one in each process")
 
-    def check_room(self, runners: Sequence[Engine], client: str = "") -> None:
+    def check_room(self, runners: Iterable[Engine], client: str = "") -> None:
         """Raise OverloadedError if even a short request of a client to any of these models would be refused now."""
         self._check_process()
         crowded = self._tokens.total * 2 >= self._tokens.limit
@@ -122,7 +122,7 @@ class Scheduler:
             with self._changed:  # only now, as a plan may hold it for milliseconds
                 self._check_wait(runners, client, 1, math.inf)
 
-    def _check_wait(self, runners: Sequence[Engine], client: str, tokens: int, left: float) -> None:
+    def _check_wait(self, runners: Iterable[Engine], client: str, tokens: int, left: float) -> None:
         """Raise OverloadedError if a request would wait for too long, or finds no room; callers hold the lock."""
         most = min(math.inf if self.max_wait is None else self.max_wait, left)
         waits = self._queue.seconds / self.lanes
@@ -229,7 +229,8 @@ class Scheduler:
 
     def failing_seconds(self, runner: Engine) -> float:
         """Return for how long a model has computed no text at all, though it was asked to; 0 if it does."""
-        since = self._queue.line(runner).failing_since
+        with self._changed:
+            since = self._queue.line(runner).failing_since
         return 0.0 if since is None else time.monotonic() - since
 
     def stuck_seconds(self) -> float:

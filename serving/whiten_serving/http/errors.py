@@ -61,7 +61,7 @@ PROBLEMS = {
 
 
 class OpenAIErrorDetail(TypedDict):
-    """What went wrong, and the field of the request that it is about."""
+    """Says what went wrong, and names the field of the request that it is about."""
 
     message: str
     type: str

@@ -10,7 +10,7 @@ import msgspec
 
 from whiten_runtime.errors import UsageError, encodable
 from whiten_runtime.opened.encoder import Encoder
-from whiten_serving.fairness import FairExecutor, pieces
+from whiten_serving.fairness import FairExecutor
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError, ClientGoneError
 from whiten_serving.settings import AppSettings
@@ -215,10 +215,9 @@ class Inputs:
 
     async def map_in_threads(self, call: Call, function: Callable[[S], T], items: Sequence[S]) -> list[T]:
         """Return what a function gives for each item, texts or token ids, in threads; no queue bounds this work."""
-        results: list[T] = []
-        for part, size in pieces([len(item) + _ITEM for item in items]):
-            results += await self._readers.run(call.key, size, lambda some: list(map(function, some)), items[part])
-        return results
+        sizes = [len(item) + _ITEM for item in items]
+        parts = await self._readers.run_parts(call.key, sizes, lambda part: list(map(function, items[part])))
+        return [result for some in parts for result in some]
 
     @staticmethod
     def check_total(lengths: Iterable[int], what: str, param: str) -> None:

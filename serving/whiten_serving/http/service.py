@@ -96,9 +96,11 @@ class Service:
         Such a name has a dot. Addresses and names of this network have none to fear, and checks of balancers no Host.
         """
         hosts = self.probe_hosts if endpoint.probe else self.hosts
+        if hosts is None:
+            return
         host = call.headers.get(b"host", b"").decode("latin-1").lower()
         name = re.sub(r":[0-9]*$", "", host)
-        if hosts is not None and "." in name and not _ADDRESS.fullmatch(name) and name not in hosts:
+        if "." in name and not _ADDRESS.fullmatch(name) and name not in hosts:
             message = f"the request is for the host {name[:80]!r}, which is no name of this server; add it to hosts"
             raise ApiError("unknown_host", message)
 
@@ -116,7 +118,7 @@ class Service:
         if endpoint.method == "POST":
             self.budget.begin(call)
             if endpoint.queues:
-                self.models.scheduler.check_room([served.queue.runner for served in self.models], call.key)
+                self.models.scheduler.check_room((served.queue.runner for served in self.models), call.key)
 
     def take_keys(self, keys: tuple[str, ...] | dict[str, str]) -> None:
         """Take keys, which may have their clients' names, in place of those before; none lets everybody in."""

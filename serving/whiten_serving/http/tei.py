@@ -96,7 +96,7 @@ class Token(TypedDict):
 
 
 class InfoOfWhiten(TypedDict):
-    """What TEI has no fields for."""
+    """Holds what TEI has no fields for."""
 
     models: list[str]
     dimension: int
