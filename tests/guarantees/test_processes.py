@@ -66,9 +66,9 @@ class Watched:
         if taken and get_ident() not in own_threads and os.getpid() == parent and turn.acquire(blocking=False):
             if self._place not in tried:
                 tried[self._place] = None
-                wanted.set()
-                forked.wait()
                 forked.clear()
+                wanted.set()
+                forked.wait(2)  # not for ever: a fork may wait for the lock
             turn.release()
         return taken
 

@@ -15,7 +15,7 @@ from whiten_runtime.bundle.files import CheckedFile
 from whiten_runtime.errors import BundleError, ClosedError, RunError, one_line
 from whiten_runtime.ort.providers import import_onnxruntime
 from whiten_runtime.ort.session import SessionOptions, create_session
-from whiten_runtime.ort.threads import ForkSafeLock, after_fork_in_child, native_call
+from whiten_runtime.ort.threads import after_fork_in_child, lock_against_forks, native_call
 
 
 class Interruption:
@@ -151,7 +151,7 @@ def _failed(reason: str) -> RunError:
 
 
 _live: WeakSet[ForkSafeSession] = WeakSet()
-_creation_lock = ForkSafeLock()  # creating sessions is not thread-safe in onnxruntime
+_creation_lock = lock_against_forks()  # creating sessions is not thread-safe in onnxruntime
 
 
 def _abandon_sessions() -> None:

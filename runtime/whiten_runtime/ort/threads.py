@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
@@ -62,6 +62,14 @@ class ForkSafeLock:
 
     def __exit__(self, *raised: object) -> None:
         self._lock.release()
+
+
+def lock_against_forks() -> AbstractContextManager[Any]:
+    """Return a lock that a fork waits for: in a child, a lock inside C++ that another thread held is never free."""
+    lock = threading.RLock()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+    return lock
 
 
 @dataclass(eq=False)
