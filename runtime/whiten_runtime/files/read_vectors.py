@@ -1,7 +1,9 @@
 """Read vectors from files, some at a time: .npy, .parquet and .jsonl."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from itertools import islice
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from whiten_runtime.files.records import (
     parse_json,
     parse_records,
     records_of,
+    type_of,
 )
 from whiten_runtime.files.vector_metadata import is_header, load_npy, map_npy, read_metadata, sidecar_of
 
@@ -93,13 +96,16 @@ def _read_parquet(path: Path, column: str | None) -> Iterator[Rows]:
     try:
         file = parquet.ParquetFile(path)
         chosen = choose_column(column, file.schema_arrow.names, str(path), USUAL_COLUMNS)
+        start = 1
         for batch in file.iter_batches(batch_size=rows_at_once(file), columns=[chosen]):
-            yield _of_lists(batch.column(0), path)
+            rows = range(start, start + len(batch))
+            yield _of_lists(batch.column(0), f"{path}: column '{chosen}'", rows)
+            start = rows.stop
     except pyarrow.ArrowException as error:
         raise DataError(f"{path}: not a parquet file ({error})") from None
 
 
-def _of_lists(column: Any, path: Path) -> Rows:
+def _of_lists(column: Any, place: str, rows: Sequence[int]) -> Rows:
     """Return the vectors of a column of lists; of one length, without nulls, as a view where they are float32."""
     pyarrow, _ = import_parquet()
     kinds, kind = pyarrow.types, column.type
@@ -110,7 +116,14 @@ def _of_lists(column: Any, path: Path) -> Rows:
         if numeric and not column.null_count and not numbers.null_count and len(widths) == 1:
             with np.errstate(over="ignore"):
                 return np.asarray(numbers.to_numpy(zero_copy_only=False), np.float32).reshape(count, int(widths[0]))
-    return _as_rows(column.to_pylist(), path)
+    values = column.to_pylist()
+    for row, value in zip(rows, values, strict=True):
+        if not isinstance(value, list):
+            raise DataError(f"{place}: row {row} holds {type_of(value)}; wanted a list of numbers")
+        for number in value:
+            if not isinstance(number, Real | Decimal) or isinstance(number, bool):
+                raise DataError(f"{place}: row {row} holds a list with {type_of(number)}; wanted numbers")
+    return _as_rows(values, place, [f"row {row}" for row in rows])
 
 
 def _read_jsonl(path: Path, column: str | None) -> Iterator[Rows]:
@@ -133,19 +146,21 @@ def _read_jsonl(path: Path, column: str | None) -> Iterator[Rows]:
 
     with path.open("rb") as stream:
         rows = parse_records(records_of(stream, str(path), "jsonl"), str(path), read)
-        while part := [row for _, row in islice(rows, _ROWS_PER_BLOCK)]:
-            yield _as_rows(part, path)
+        while part := list(islice(rows, _ROWS_PER_BLOCK)):
+            yield _as_rows([row for _, row in part], str(path), [f"line {number}" for number, _ in part])
 
 
-def _as_rows(values: list[Any], path: Path) -> Rows:
+def _as_rows(values: list[Any], place: str, names: list[str]) -> Rows:
+    """Return vectors that are lists of numbers, each with the name that it has in a message."""
+    for name, value in zip(names, values, strict=True):
+        if len(value) != len(values[0]):
+            message = f"{name} has {len(value)} numbers, but {names[0]} has {len(values[0])}; wanted one length"
+            raise DataError(f"{place}: {message}")
     try:
-        table = np.asarray(values)
-        if table.dtype.kind in "USb":  # numpy takes 1_0 and True for numbers, too
-            raise ValueError("strings or truth values")
         with np.errstate(over="ignore"):
-            return table.astype(np.float32)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{path}: holds something other than vectors of one length ({error})") from None
+            return np.asarray(values).astype(np.float32)
+    except OverflowError as error:
+        raise DataError(f"{place}: holds a number that is too large ({error})") from None
 
 
 _READERS: dict[str, Callable[[Path, str | None], Iterator[Rows]]] = {

@@ -168,9 +168,9 @@ def test_bundles_of_texts_and_altered_ones_are_refused(bundle: Path, tiny_bundle
         (["--from-vectors", "nan.npy"], 1, "vector 3 is not finite"),
         (["--from-vectors", "objects.npy"], 1, "not a .npy file"),
         (["--from-vectors", "several.npy"], 1, "holds several arrays"),
-        (["--from-vectors", "huge.jsonl"], 1, "vectors of one length"),
+        (["--from-vectors", "huge.jsonl"], 1, "is too large"),
         (["--from-vectors", "large.npy"], 1, "vector 1 is not finite"),
-        (["--from-vectors", "uneven.jsonl"], 1, "vectors of one length"),
+        (["--from-vectors", "uneven.jsonl"], 1, "wanted one length"),
         (["--from-vectors", "empty.jsonl"], 1, "holds no vector"),
     ],
 )

@@ -168,8 +168,19 @@ BOOL = pyarrow.bool_()
     ids=str,
 )
 def test_lists_of_strings_or_truth_values_in_parquet_are_refused(tmp_path: Path, kind: Any, rows: Any) -> None:
-    with pytest.raises(DataError, match=r"v\.parquet: holds something other than vectors of one length \("):
+    with pytest.raises(DataError, match=r"v\.parquet: column 'embedding': row 1 holds "):
         list(read_vectors(write(tmp_path / "v.parquet", rows, kind)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "place"),
+    [([[1.0, 2.0], [3.0]], "row 2"), ([[1.0], None], "row 2"), ([[1.0], [None]], "row 2"), ([None, None], "row 1")],
+)
+def test_rows_of_parquet_that_are_no_vector_are_named(tmp_path: Path, rows: Any, place: str) -> None:
+    kind = pyarrow.list_(pyarrow.float32())
+    with pytest.raises(DataError, match=rf"v\.parquet: column 'embedding': {place} ") as raised:
+        list(read_vectors(write(tmp_path / "v.parquet", rows, kind)))
+    assert "inhomogeneous" not in str(raised.value)
 
 
 def test_truth_values_in_npy_are_refused(tmp_path: Path) -> None:
