@@ -197,9 +197,9 @@ def stored_ranges(
     """Return the ranges of the leading coordinates of a bundle's vectors, float32 [2, width], from its moments."""
     if moments is None:
         raise UsageError(
-            "this bundle stores no moments of its vectors, from which the ranges of int8 and uint8 follow; pass "
-            f"ranges, float32 [2, {width}], take precision binary, or export with a whitening: "
-            "--whitening centre centres and rotates, which keeps Euclidean distances but not cosines"
+            "this bundle stores no moments of its vectors, from which the ranges of int8 and uint8 follow; take "
+            "float32, export with a whitening (--whitening centre centres and rotates, which keeps Euclidean distances "
+            f"but not cosines), or in Python pass ranges, float32 [2, {width}]"
         )
     return moments.ranges(width, normalize or manifest.normalize)
 

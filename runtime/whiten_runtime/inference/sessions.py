@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, check_unchanged
 from whiten_runtime.bundle.files import CheckedFile
 from whiten_runtime.errors import BundleError, ClosedError, RunError, one_line
-from whiten_runtime.ort.providers import import_onnxruntime
 from whiten_runtime.ort.session import SessionOptions, create_session
 from whiten_runtime.ort.threads import after_fork_in_child, lock_against_forks, native_call
 
@@ -53,7 +52,9 @@ def _run_options(shrink: bool = False) -> Any:
     interruption = getattr(_current, "interruption", None)
     if interruption is None and not shrink:
         return None
-    options = import_onnxruntime().RunOptions()
+    from onnxruntime import RunOptions  # imported with the session, with its telemetry off
+
+    options = RunOptions()
     if shrink:
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     if interruption is not None:
