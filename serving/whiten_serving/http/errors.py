@@ -11,51 +11,52 @@ from whiten_serving.requests import DeadlineExceededError, OverloadedError, TooM
 Dialect = Literal["openai", "tei", "ollama"]
 
 
+_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "overloaded_error", 500: "server_error"}
+_TYPES |= {503: "service_unavailable", 504: "timeout_error"}
+"""Types of OpenAI's errors by their statuses; others are "invalid_request_error"."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """Kind of error in each dialect."""
 
     status: int
-    kind: str  # type of OpenAI's errors
-    tei: str  # error_type of TEI's errors
+    tei: str = "Validation"  # error_type of TEI's errors
     tei_status: int = 0  # HTTP status on TEI's routes, where it is another
-    retry: bool = True  # whether another attempt may succeed
 
     def status_in(self, dialect: Dialect) -> int:
         """Return the HTTP status in a dialect."""
         return self.tei_status if dialect == "tei" and self.tei_status else self.status
 
 
-_INVALID = "invalid_request_error"
-
 PROBLEMS = {
-    "invalid_json": Problem(400, _INVALID, "Validation", 422, retry=False),
-    "invalid_type": Problem(400, _INVALID, "Validation", 422, retry=False),
-    "unknown_field": Problem(400, _INVALID, "Validation", 422, retry=False),
-    "unsupported_value": Problem(400, _INVALID, "Validation", 422, retry=False),
-    "token_ids": Problem(400, _INVALID, "Validation", 422, retry=False),
-    "dimensions": Problem(400, _INVALID, "Validation", retry=False),
-    "invalid_header": Problem(400, _INVALID, "Validation", retry=False),
-    "empty_input": Problem(400, _INVALID, "Empty", retry=False),
-    "empty_text": Problem(400, _INVALID, "Empty", retry=False),
-    "context_length_exceeded": Problem(400, _INVALID, "Tokenizer", 422, retry=False),
-    "too_many_texts": Problem(413, _INVALID, "Validation", retry=False),
-    "text_too_long": Problem(413, _INVALID, "Validation", retry=False),
-    "too_many_tokens": Problem(413, _INVALID, "Validation", retry=False),
-    "body_too_large": Problem(413, _INVALID, "Validation", retry=False),
-    "unsupported_encoding": Problem(415, _INVALID, "Validation", retry=False),
-    "no_vector": Problem(400, _INVALID, "Backend", 422, retry=False),
-    "unknown_host": Problem(421, _INVALID, "Validation", retry=False),
-    "invalid_api_key": Problem(401, "authentication_error", "Validation", retry=False),
-    "model_not_found": Problem(404, "not_found_error", "Validation", retry=False),
-    "unknown_path": Problem(404, "not_found_error", "Validation", retry=False),
-    "method_not_allowed": Problem(405, _INVALID, "Validation", retry=False),
-    "queue_full": Problem(429, "overloaded_error", "Overloaded"),
-    "hung": Problem(503, "service_unavailable", "Unhealthy"),
-    "failing": Problem(503, "service_unavailable", "Unhealthy"),
-    "draining": Problem(503, "service_unavailable", "Unhealthy"),
-    "deadline": Problem(504, "timeout_error", "Backend", retry=False),
-    "engine": Problem(500, "server_error", "Backend", 424),
+    "invalid_json": Problem(400, tei_status=422),
+    "invalid_type": Problem(400, tei_status=422),
+    "unknown_field": Problem(400, tei_status=422),
+    "unsupported_value": Problem(400, tei_status=422),
+    "token_ids": Problem(400, tei_status=422),
+    "dimensions": Problem(400),
+    "invalid_header": Problem(400),
+    "empty_input": Problem(400, "Empty"),
+    "empty_text": Problem(400, "Empty"),
+    "context_length_exceeded": Problem(400, "Tokenizer", 422),
+    "too_many_texts": Problem(413),
+    "text_too_long": Problem(413),
+    "too_many_tokens": Problem(413),
+    "body_too_large": Problem(413),
+    "unsupported_encoding": Problem(415),
+    "no_vector": Problem(400, "Backend", 422),
+    "unknown_host": Problem(421),
+    "invalid_api_key": Problem(401),
+    "model_not_found": Problem(404),
+    "unknown_path": Problem(404),
+    "method_not_allowed": Problem(405),
+    "queue_full": Problem(429, "Overloaded"),
+    "hung": Problem(503, "Unhealthy"),
+    "failing": Problem(503, "Unhealthy"),
+    "draining": Problem(503, "Unhealthy"),
+    "deadline": Problem(504, "Backend"),
+    "engine": Problem(500, "Backend", 424),
 }
 """Every error by its code."""
 
@@ -99,9 +100,8 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.code, self.message, self.param = code, message, param
-        self.problem = PROBLEMS[code]
-        self.headers = dict(headers or {})
-        if not self.problem.retry:
+        self.problem, self.headers = PROBLEMS[code], headers or {}
+        if self.problem.status not in (429, 500, 503):  # another attempt cannot help
             self.headers["x-should-retry"] = "false"
 
     def body(self, dialect: Dialect) -> OpenAIError | TEIError | OllamaError:
@@ -110,9 +110,8 @@ class ApiError(Exception):
             return {"error": self.message, "error_type": self.problem.tei}
         if dialect == "ollama":
             return {"error": self.message}
-        return {
-            "error": {"message": self.message, "type": self.problem.kind, "param": self.param, "code": self.code},
-        }
+        kind = _TYPES.get(self.problem.status, "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
 class ClientGoneError(Exception):
