@@ -3,8 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence, Sized
-from enum import Enum, EnumType
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -18,13 +17,13 @@ from whiten_serving.settings import AppSettings
 T = TypeVar("T")
 S = TypeVar("S", bound=Sized)
 
-_TEXTS = msgspec.json.Decoder(str | list[str])
-_IDS = msgspec.json.Decoder(list[int | list[int]])
-
-_IDS_BEGIN = re.compile(rb"\s*\[\s*[\[\d-]")
-"""Beginning of a list of numbers, or of lists."""
-
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TEXTS = msgspec.json.Decoder(str | list[str])
+_IDS = msgspec.json.Decoder(list[int])
+_LISTS_OF_IDS = msgspec.json.Decoder(list[list[int]])
+
+_IDS_BEGIN = re.compile(rb"\s*\[\s*([\[\d-])")
+"""Beginning of a list of numbers, or of lists."""
 
 _WITHOUT_EFFECT = {
     "stream": (b"false", b"null"),
@@ -38,9 +37,6 @@ _WITHOUT_EFFECT = {
 
 _ITEM = 80
 """Bytes that an item of a list takes besides what it says: a text of two letters, or an empty list, and its place."""
-
-_LONG = 1_000_000
-"""Bytes of an input from which on its texts are counted before they are decoded, and that are searched at once."""
 
 _INLINE_BYTES = 131_072
 """Bytes that are decoded in the event loop's thread: it takes less than a millisecond, mostly much less."""
@@ -66,14 +62,8 @@ TextsOrIds = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=_EITHER, exam
 
 def memory_of_body(body: bytes | bytearray) -> int:
     """Return how many bytes of memory a body and what is decoded of it take, at most, about."""
-    width = 1 if body.isascii() and not _count(body, b"\\u") else 4  # a wide character widens all of its text
-    return (1 + width) * len(body) + _ITEM * _count(body, b",")
-
-
-def _count(written: bytes | bytearray, part: bytes) -> int:
-    """Return how often a part occurs. Other threads have their turn meanwhile: one search would keep them out."""
-    ends = _LONG + len(part) - 1
-    return sum(written.count(part, start, start + ends) for start in range(0, len(written), _LONG))
+    width = 1 if body.isascii() and b"\\u" not in body else 4  # a wide character widens all of its text
+    return (1 + width) * len(body) + _ITEM * body.count(b",")
 
 
 async def read_body(
@@ -94,16 +84,14 @@ async def read_body(
         if message["type"] == "http.disconnect":
             raise ClientGoneError
         part, more = message.get("body", b""), message.get("more_body", False)
-        if len(body) + len(part) > most:
-            message = f"the body has more bytes than the limit, {most}; send fewer texts"
-            raise ApiError("body_too_large", message)
-        if part:
-            reserve(len(body) + len(part))
+        reserve(len(body) + len(part))
         if not body:
             body = part
         elif part:
             body = body if isinstance(body, bytearray) else bytearray(body)
             body += part
+        if len(body) > most:
+            raise ApiError("body_too_large", f"the body has more bytes than the limit, {most}; send fewer texts")
     return body
 
 
@@ -117,8 +105,8 @@ def parse_body(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:
         elif error.code != "unknown_field" or error.param not in _WITHOUT_EFFECT:
             raise
     fields = parse(_FIELDS, body).items()
-    kept = {name: raw for name, raw in fields if name not in _WITHOUT_EFFECT or bytes(raw) not in _WITHOUT_EFFECT[name]}
-    return parse(decoder, msgspec.json.encode(kept))
+    known = {name: raw for name, raw in fields if bytes(raw) not in _WITHOUT_EFFECT.get(name, ())}
+    return parse(decoder, msgspec.json.encode(known))
 
 
 def parse(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.Raw, param: str = "") -> T:
@@ -127,12 +115,8 @@ def parse(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.Ra
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise _of_validation(str(error), param, decoder.type) from error
-    except msgspec.DecodeError as error:
-        raise ApiError("invalid_json", f"the body is not JSON ({error}); send a JSON object") from None
-    except UnicodeDecodeError:
-        raise ApiError("invalid_json", "the body is not UTF-8; send JSON in UTF-8") from None
-    except RecursionError:
-        raise ApiError("invalid_json", "the body's JSON is nested too deeply; send a JSON object") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiError("invalid_json", f"the body is not JSON in UTF-8 ({error}); send a JSON object") from None
 
 
 def _repaired(body: bytes | bytearray, error: ApiError) -> bytes:
@@ -154,22 +138,18 @@ def _of_validation(message: str, param: str, kind: Any) -> ApiError:
         message = f"{where}field {field!r} is not one that this server understands; leave it out"
         return ApiError("unknown_field", message, field)
     if what.startswith("Object missing required field"):
-        return ApiError("invalid_type", f"{where}field {what.split('`')[1]!r} is missing", what.split("`")[1])
-    first = place.partition(".")[0].partition("[")[0]
+        field = what.split("`")[1]
+        return ApiError("invalid_type", f"{where}field {field!r} is missing", field)
     if what.startswith("Invalid enum value"):
         what += f"; wanted {', '.join(_words(get_type_hints(kind)[place.rpartition('.')[2]]))}"
-    return ApiError("invalid_type", f"{where}{what[:1].lower()}{what[1:400]}", first or None)
+    return ApiError("invalid_type", f"{where}{what[:1].lower()}{what[1:400]}", re.split(r"[.\[]", place)[0] or None)
 
 
 def _words(kind: Any) -> list[str]:
     """Return the words that values of a type may be, as JSON has them."""
     if kind is bool:
         return ["true", "false"]
-    if isinstance(kind, EnumType):
-        return [f"'{member.value}'" for member in list[Enum](kind)]
-    if get_origin(kind) is Literal:
-        return [f"'{word}'" for word in get_args(kind)]
-    return [word for part in get_args(kind) for word in _words(part)]
+    return [repr(kind)] if isinstance(kind, str) else [word for part in get_args(kind) for word in _words(part)]
 
 
 class Inputs:
@@ -188,7 +168,6 @@ class Inputs:
         """Return the texts of a request. Token ids are turned back into texts in another thread."""
         texts, ids = await self.decode(call, memoryview(raw).nbytes, self._texts_or_ids, raw, param)
         if ids:
-            self.check_total(map(len, ids), "token ids", param)
             try:
                 texts = await self.map_in_threads(call, lambda row: _text_of_ids(encoder, row), ids)
             except UsageError as error:
@@ -197,15 +176,21 @@ class Inputs:
         return texts
 
     def _texts_or_ids(self, raw: msgspec.Raw, param: str) -> tuple[list[str], list[list[int]]]:
-        """Return the texts of an input, or else lists of token ids."""
-        self._check_quotes(bytes(raw), param)
+        """Return the texts of an input, or else lists of token ids; they are counted before they take memory."""
+        written = bytes(raw)
+        self._check_count((written.count(b'"') - written.count(rb"\"")) // 2, param)
         try:
-            items = parse(_TEXTS, raw, param)
+            texts = parse(_TEXTS, written, param)
         except ApiError:
-            if not _IDS_BEGIN.match(raw):
+            if not (begin := _IDS_BEGIN.match(written)):
                 raise
-            return [], self._ids(bytes(raw), param)
-        return [items] if isinstance(items, str) else items, []
+        else:
+            return [texts] if isinstance(texts, str) else texts, []
+        if self._settings.token_ids == "reject":
+            raise ApiError("token_ids", _REMEDY, param)
+        self._check_count(written.count(b"[") - 1, param)
+        self.check_total([written.count(b",") + 1], "token ids", param)
+        return [], parse(_LISTS_OF_IDS, written, param) if begin[1] == b"[" else [parse(_IDS, written, param)]
 
     def check(self, texts: Sequence[str], param: str) -> None:
         """Check texts."""
@@ -222,35 +207,15 @@ class Inputs:
     @staticmethod
     def check_total(lengths: Iterable[int], what: str, param: str) -> None:
         """Check the length of all texts together, on routes whose work no queue bounds."""
-        total = sum(lengths)
-        if total > _UNQUEUED:
+        if sum(lengths) > _UNQUEUED:
             message = f"{param} has more than {_UNQUEUED} {what}, which is the limit: send it in parts"
             raise ApiError("text_too_long", message, param)
-
-    def _check_quotes(self, written: bytes, param: str) -> None:
-        """Check the number of texts of a long input before they take ten times its memory."""
-        if len(written) > _LONG:
-            self._check_count((_count(written, b'"') - _count(written, rb"\"")) // 2, param)
 
     def _check_count(self, count: int, param: str) -> None:
         most = self._settings.max_texts
         if count > most:
             message = f"{param} has {count} texts; the limit is {most}: send several requests"
             raise ApiError("too_many_texts", message, param)
-
-    def _ids(self, written: bytes, param: str) -> list[list[int]]:
-        if self._settings.token_ids == "reject":
-            raise ApiError("token_ids", _REMEDY, param)
-        lists = _count(written, b"[") - 1
-        self._check_count(lists, param)
-        self.check_total([_count(written, b",") - lists], "token ids", param)  # or more, before they take their memory
-        rows: list[Any] = parse(_IDS, written, param)
-        if type(rows[0]) is int:
-            rows = [rows]
-        if not all(isinstance(row, list) and all(type(one) is int for one in row) for row in rows):
-            message = f"{param}: expected texts alone, or lists of token ids alone"
-            raise ApiError("invalid_type", message, param)
-        return rows
 
 
 def _text_of_ids(encoder: Encoder, ids: list[int]) -> str:

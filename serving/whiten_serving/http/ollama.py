@@ -116,8 +116,7 @@ async def embed(
 ) -> Annotated[Response, OllamaEmbeddings]:
     """Embed texts."""
     asked = await service.read(request, call, _EMBED)
-    served = service.models.get(asked.model)
-    with service.models.using(served):
+    with service.models.using(service.models.get(asked.model)) as served:
         texts = await service.inputs.texts(call, asked.input, served.encoder, "input")
         context, dimensions = _context(asked.options), asked.dimensions or None
         wanted = Wanted(texts=texts, dimensions=dimensions, truncate=asked.truncate, context=context)
@@ -133,9 +132,8 @@ async def embeddings(
     """Embed one text."""
     asked = await service.read(request, call, _PROMPT)
     service.inputs.check([asked.prompt], "prompt")
-    served = service.models.get(asked.model)
     wanted = Wanted(texts=[asked.prompt], truncate=asked.truncate, context=_context(asked.options))
-    with service.models.using(served):
+    with service.models.using(service.models.get(asked.model)) as served:
         vectors = await service.embed(call, served, wanted, normalize=False)
     return answer(json_of({"embedding": vectors[0]}))
 
@@ -169,20 +167,18 @@ async def show(
     """Describe a model."""
     asked = await service.read(request, call, _SHOW)
     served = service.models.get(asked.model or asked.name)
-    listed, manifest = _listed(served), served.manifest
-    family = manifest.source.model_type
-    facts = {
-        "general.architecture": family,
-        f"{family}.embedding_length": manifest.dimension,
-        f"{family}.context_length": manifest.max_seq_length,
-    }
+    listed, family = _listed(served), served.manifest.source.model_type
     shown: OllamaShown = {
         "modified_at": listed["modified_at"],
         "details": listed["details"],
         "parameters": "",
         "template": "",
         "capabilities": ["embedding"],
-        "model_info": facts,
+        "model_info": {
+            "general.architecture": family,
+            f"{family}.embedding_length": served.manifest.dimension,
+            f"{family}.context_length": served.manifest.max_seq_length,
+        },
     }
     return answer(json_of(shown))
 

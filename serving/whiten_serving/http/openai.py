@@ -87,15 +87,16 @@ async def embeddings(
     application/octet-stream`, the answer is their bytes, one vector after another.
     """
     asked = await service.read(request, call, _DECODER)
-    served = service.models.get(request.path_params.get("deployment") or asked.model)
-    with service.models.using(served):
+    name = request.path_params.get("deployment") or asked.model
+    with service.models.using(service.models.get(name)) as served:
         texts = await service.inputs.texts(call, asked.input, served.encoder, "input")
         if not texts:
             raise ApiError("empty_input", "input is an empty list; send at least one text", "input")
         vectors = await service.embed(call, served, _wanted(asked, texts), normalize=False)
     if call.headers.get(b"accept") == _BYTES.encode():
         return _in_bytes(vectors)
-    rows = await rows_of(vectors, _encoded if asked.encoding_format == "base64" else _plain)
+    encode = base64_of if asked.encoding_format == "base64" else lambda row: row
+    rows = await rows_of(vectors, lambda at, row: {"object": "embedding", "index": at, "embedding": encode(row)})
     end = b',"model":%s,"usage":{"prompt_tokens":%d,"total_tokens":%d}}'
     return answer(b'{"object":"list","data":', *rows, end % (json_of(served.name), call.tokens, call.tokens))
 
@@ -128,14 +129,6 @@ def _in_bytes(vectors: NDArray[Any]) -> Response:
     response.headers["x-whiten-shape"] = ",".join(map(str, vectors.shape))
     response.headers["x-whiten-dtype"] = vectors.dtype.name
     return response
-
-
-def _plain(index: int, row: NDArray[Any]) -> dict[str, object]:
-    return {"object": "embedding", "index": index, "embedding": row}
-
-
-def _encoded(index: int, row: NDArray[Any]) -> dict[str, object]:
-    return {"object": "embedding", "index": index, "embedding": base64_of(row)}
 
 
 async def models(service: Service, request: Request, call: Call) -> Annotated[Response, ModelList]:

@@ -2,8 +2,7 @@
 
 import asyncio
 import re
-from enum import Enum
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 import numpy as np
@@ -22,23 +21,12 @@ from whiten_serving.http.service import Service, Wanted, answer, json_of, rows_o
 from whiten_serving.scheduler import MAX_QUEUE_TOKENS
 
 
-class Direction(Enum):
-    """Side from which long texts are cut, in TEI's spelling; huggingface_hub writes small letters."""
-
-    LEFT = "Left"
-    RIGHT = "Right"
-
-    @classmethod
-    def _missing_(cls, value: object) -> "Direction | None":
-        return next((side for side in cls if side.value.lower() == value), None)
-
-
 class EmbedParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """How texts are embedded. TEI divides vectors by their norm unless a request says otherwise."""
 
     normalize: bool | None = None
     truncate: bool | None = None
-    truncation_direction: Direction | None = None
+    truncation_direction: Literal["Left", "Right", "left", "right"] | None = None
     prompt_name: str | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
 
@@ -51,13 +39,16 @@ class Waiting(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     use_gpu: bool | None = None
 
 
-class EmbedRequest(EmbedParameters, kw_only=True):
-    """Asks for vectors. `model` is for a server of several models."""
-
-    inputs: TextsOrIds
+class _Common(EmbedParameters, kw_only=True):
     parameters: EmbedParameters | None = None
     options: Waiting | None = None
     model: str | None = None
+
+
+class EmbedRequest(_Common, kw_only=True):
+    """Asks for vectors. `model` is for a server of several models."""
+
+    inputs: TextsOrIds
 
 
 class SimilarityInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -67,13 +58,10 @@ class SimilarityInput(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     sentences: list[str]
 
 
-class SimilarityRequest(EmbedParameters, kw_only=True):
+class SimilarityRequest(_Common, kw_only=True):
     """Asks for cosines of one text with others."""
 
     inputs: SimilarityInput
-    parameters: EmbedParameters | None = None
-    options: Waiting | None = None
-    model: str | None = None
 
 
 class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -177,29 +165,27 @@ async def root(
 
 
 async def _embed(service: Service, request: Request, call: Call, asked: EmbedRequest) -> Response:
-    served = _model(service, request, asked.model)
-    with service.models.using(served):
+    with service.models.using(_model(service, request, asked.model)) as served:
         texts = await service.inputs.texts(call, asked.inputs, served.encoder, "inputs")
         if not texts:
             raise ApiError("empty_input", "inputs is an empty list; send at least one text", "inputs")
-        wanted = _wanted(texts, _merged(asked, asked.parameters))
+        wanted = _wanted(texts, asked)
         return answer(*await rows_of(await service.embed(call, served, wanted, normalize=True)))
 
 
 async def _similarity(
-    service: Service, request: Request, call: Call, asked: EmbedRequest | SimilarityRequest, inputs: SimilarityInput
+    service: Service, request: Request, call: Call, asked: _Common, inputs: SimilarityInput
 ) -> Response:
     if not inputs.sentences:
         raise ApiError("empty_input", "sentences is an empty list; send at least one text", "sentences")
-    parameters = _merged(asked, asked.parameters)
-    if parameters.normalize is not None:
-        raise ApiError("unknown_field", "normalize means nothing to cosines; leave it out", "normalize")
     texts = [inputs.source_sentence, *inputs.sentences]
+    wanted = _wanted(texts, asked)
+    if wanted.normalize is not None:
+        raise ApiError("unknown_field", "normalize means nothing to cosines; leave it out", "normalize")
     service.inputs.check(texts, "sentences")
-    served = _model(service, request, asked.model)
-    with service.models.using(served):
+    with service.models.using(_model(service, request, asked.model)) as served:
         try:
-            vectors = await service.embed(call, served, _wanted(texts, parameters), normalize=True)
+            vectors = await service.embed(call, served, wanted, normalize=True)
         except ApiError as error:
             raise _of_sentence(error) from error.__cause__
     return answer(json_of(await asyncio.to_thread(_cosines, vectors)))
@@ -235,30 +221,17 @@ def _model(service: Service, request: Request, name: str | None) -> ServedModel:
     return served
 
 
-def _merged(asked: EmbedParameters, parameters: EmbedParameters | None) -> EmbedParameters:
-    """Return the parameters of a request, which some clients send beside the inputs and others below `parameters`."""
-    if parameters is None:
-        return asked
-    named: dict[str, Any] = {}
+def _wanted(texts: list[str], asked: _Common) -> Wanted:
+    """Return what a request asks for, which some clients send beside the inputs and others below `parameters`."""
+    fields: dict[str, Any] = {}
     for field in EmbedParameters.__struct_fields__:
-        here, there = getattr(asked, field), getattr(parameters, field)
+        here, there = getattr(asked, field), getattr(asked.parameters, field, None)
         if here is not None and there is not None and here != there:
             message = f"{field} and parameters.{field} say different things; leave one out"
             raise ApiError("unsupported_value", message, field)
-        named[field] = there if here is None else here
-    return EmbedParameters(**named)
-
-
-def _wanted(texts: list[str], parameters: EmbedParameters) -> Wanted:
-    direction = parameters.truncation_direction
-    return Wanted(
-        texts=texts,
-        dimensions=parameters.dimensions,
-        normalize=parameters.normalize,
-        prompt_name=parameters.prompt_name,
-        truncate=parameters.truncate,
-        side=None if direction is None else "left" if direction is Direction.LEFT else "right",
-    )
+        fields[field] = there if here is None else here
+    side = fields.pop("truncation_direction")
+    return Wanted(texts=texts, side=side and side.lower(), **fields)
 
 
 async def tokenize(
@@ -266,38 +239,36 @@ async def tokenize(
 ) -> Annotated[Response, list[list[Token]]]:
     """Show the tokens of texts."""
     asked = await service.read(request, call, _TOKENIZE)
-    served = _model(service, request, asked.model)
     texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
     service.inputs.check(texts, "inputs")
     service.inputs.check_total(map(len, texts), "characters", "inputs")
-    call.model, call.texts = served.name, len(texts)
-    prompt, special = _prompt(served, asked.prompt_name), asked.add_special_tokens
-    with service.models.using(served):
+    with service.models.using(_model(service, request, asked.model)) as served:
+        call.model, call.texts = served.name, len(texts)
+        prompt, special = _prompt(served, asked.prompt_name), asked.add_special_tokens
         rows = await service.inputs.map_in_threads(call, lambda text: _tokens(served, prompt + text, special), texts)
     call.tokens = sum(map(len, rows))
     return answer(json_of(rows))
 
 
 def _prompt(served: ServedModel, name: str | None) -> str:
-    if name is None:
-        return ""
-    if name not in served.manifest.prompts or "{text}" in served.manifest.prompts[name]:
-        known = ", ".join(one for one, text in served.manifest.prompts.items() if "{text}" not in text) or "none"
+    prompts = {key: text for key, text in served.manifest.prompts.items() if "{text}" not in text}
+    if name is not None and name not in prompts:
+        known = ", ".join(prompts) or "none"
         message = f"prompt_name is {name[:80]!r}; the prompts of this model that stand before a text are: {known}"
         raise ApiError("unsupported_value", message, "prompt_name")
-    return served.manifest.prompts[name]
+    return "" if name is None else prompts[name]
 
 
 def _tokens(served: ServedModel, text: str, special: bool) -> list[Token]:
     return [
         {
-            "id": one.id,
-            "text": one.text if one.special else text[one.start : one.end],
-            "special": one.special,
-            "start": None if one.special else one.start,
-            "stop": None if one.special else one.end,
+            "id": token.id,
+            "text": token.text if token.special else text[token.start : token.end],
+            "special": token.special,
+            "start": None if token.special else token.start,
+            "stop": None if token.special else token.end,
         }
-        for one in served.encoder.tokens(text, special=special)
+        for token in served.encoder.tokens(text, special=special)
     ]
 
 
