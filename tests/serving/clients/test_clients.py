@@ -145,19 +145,6 @@ def test_token_ids_of_langchain_are_refused_with_the_remedy(run: Run, url: str, 
     run("langchain", url, "refused", TIKTOKEN_CACHE_DIR=str(tiktoken_folder))
 
 
-@pytest.mark.parametrize(("path", "names"), [("/v1/embeddings", ("data", "embedding")), ("/embed", ())])
-def test_curl(path: str, names: tuple[str, ...], url: str, bundle: Path) -> None:
-    body = json.dumps({"input": TEXTS} if names else {"inputs": TEXTS, "normalize": False})
-    command = ["curl", "--silent", "--show-error", "--fail", url + path, "--json", body]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    if "--json: is unknown" in done.stderr:
-        pytest.skip("this curl knows no --json")
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    rows = [one[names[1]] for one in answer[names[0]]] if names else answer
-    check({"curl": np.array(rows)}, bundle, 1)
-
-
 @pytest.mark.parametrize("count", [1, len(TEXTS)])
 def test_javas_own_client(count: int, url: str, bundle: Path, tmp_path: Path) -> None:
     """It offers h2c with its first request, as Spring AI and langchain4j do, which are built on it."""

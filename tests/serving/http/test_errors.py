@@ -31,10 +31,10 @@ def test_statuses_that_clients_try_again_are_those_that_may_help() -> None:
     ],
 )
 def test_errors_of_the_library(error: Exception, code: str, status: int) -> None:
-    found = of_request(error)
-    assert (found.code, found.problem.status) == (code, status)
-    assert "\n" not in found.message
-    assert "/srv" not in found.message
+    answer = of_request(error)
+    assert (answer.code, answer.problem.status) == (code, status)
+    assert "\n" not in answer.message
+    assert "/srv" not in answer.message
 
 
 @pytest.mark.parametrize(
