@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence, Sized
+from enum import Enum, EnumType
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -116,7 +117,7 @@ def parse(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.Ra
     except msgspec.ValidationError as error:
         raise _of_validation(str(error), param, decoder.type) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ApiError("invalid_json", f"the body is not JSON in UTF-8 ({error}); send a JSON object") from None
+        raise ApiError("invalid_json", f"the body is not JSON ({error}); send a JSON object") from None
 
 
 def _repaired(body: bytes | bytearray, error: ApiError) -> bytes:
@@ -149,6 +150,8 @@ def _words(kind: Any) -> list[str]:
     """Return the words that values of a type may be, as JSON has them."""
     if kind is bool:
         return ["true", "false"]
+    if isinstance(kind, EnumType):
+        return [repr(member.value) for member in list[Enum](kind)]
     return [repr(kind)] if isinstance(kind, str) else [word for part in get_args(kind) for word in _words(part)]
 
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from typing import Annotated, Any, Literal, TypedDict
+from enum import Enum
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 import numpy as np
@@ -21,12 +22,23 @@ from whiten_serving.http.service import Service, Wanted, answer, json_of, rows_o
 from whiten_serving.scheduler import MAX_QUEUE_TOKENS
 
 
+class Direction(Enum):
+    """Side from which long texts are cut, in TEI's spelling; huggingface_hub writes small letters."""
+
+    LEFT = "Left"
+    RIGHT = "Right"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Direction | None":
+        return next((side for side in cls if side.value.lower() == value), None)
+
+
 class EmbedParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """How texts are embedded. TEI divides vectors by their norm unless a request says otherwise."""
 
     normalize: bool | None = None
     truncate: bool | None = None
-    truncation_direction: Literal["Left", "Right", "left", "right"] | None = None
+    truncation_direction: Direction | None = None
     prompt_name: str | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
 
@@ -168,7 +180,7 @@ async def _embed(service: Service, request: Request, call: Call, asked: EmbedReq
     with service.models.using(_model(service, request, asked.model)) as served:
         texts = await service.inputs.texts(call, asked.inputs, served.encoder, "inputs")
         if not texts:
-            raise ApiError("empty_input", "inputs is an empty list; send at least one text", "inputs")
+            raise ApiError("empty_input", "inputs is an empty list; send at least one text")
         wanted = _wanted(texts, asked)
         return answer(*await rows_of(await service.embed(call, served, wanted, normalize=True)))
 
@@ -177,28 +189,21 @@ async def _similarity(
     service: Service, request: Request, call: Call, asked: _Common, inputs: SimilarityInput
 ) -> Response:
     if not inputs.sentences:
-        raise ApiError("empty_input", "sentences is an empty list; send at least one text", "sentences")
+        raise ApiError("empty_input", "sentences is an empty list; send at least one text")
     texts = [inputs.source_sentence, *inputs.sentences]
     wanted = _wanted(texts, asked)
     if wanted.normalize is not None:
-        raise ApiError("unknown_field", "normalize means nothing to cosines; leave it out", "normalize")
+        raise ApiError("unknown_field", "normalize means nothing to cosines; leave it out")
     service.inputs.check(texts, "sentences")
     with service.models.using(_model(service, request, asked.model)) as served:
         try:
             vectors = await service.embed(call, served, wanted, normalize=True)
         except ApiError as error:
-            raise _of_sentence(error) from error.__cause__
+            if not isinstance(failed := error.__cause__, NoVectorError):
+                raise
+            named = failed.moved(-1, "sentences") if failed.index else f"source_sentence {failed.failures[0]}"
+            raise ApiError(error.code, str(named)) from failed
     return answer(json_of(await asyncio.to_thread(_cosines, vectors)))
-
-
-def _of_sentence(error: ApiError) -> ApiError:
-    """Return an error that names the sentence that has no vector as the request does."""
-    failed = error.__cause__
-    if not isinstance(failed, NoVectorError):
-        return error
-    if failed.index == 0:
-        return ApiError(error.code, f"source_sentence {failed.failures[0]}", "inputs.source_sentence")
-    return ApiError(error.code, str(failed.moved(-1, "sentences")), f"inputs.sentences[{failed.index - 1}]")
 
 
 def _cosines(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -217,7 +222,7 @@ def _model(service: Service, request: Request, name: str | None) -> ServedModel:
     served = service.models.get(path or name)
     if path and name and service.models.get(name) is not served:
         message = f"the path names the model {path!r:.80}, and the body {name!r:.80}; leave one out"
-        raise ApiError("unsupported_value", message, "model")
+        raise ApiError("unsupported_value", message)
     return served
 
 
@@ -228,10 +233,10 @@ def _wanted(texts: list[str], asked: _Common) -> Wanted:
         here, there = getattr(asked, field), getattr(asked.parameters, field, None)
         if here is not None and there is not None and here != there:
             message = f"{field} and parameters.{field} say different things; leave one out"
-            raise ApiError("unsupported_value", message, field)
+            raise ApiError("unsupported_value", message)
         fields[field] = there if here is None else here
     side = fields.pop("truncation_direction")
-    return Wanted(texts=texts, side=side and side.lower(), **fields)
+    return Wanted(texts=texts, side=side and side.value.lower(), **fields)
 
 
 async def tokenize(
@@ -255,7 +260,7 @@ def _prompt(served: ServedModel, name: str | None) -> str:
     if name is not None and name not in prompts:
         known = ", ".join(prompts) or "none"
         message = f"prompt_name is {name[:80]!r}; the prompts of this model that stand before a text are: {known}"
-        raise ApiError("unsupported_value", message, "prompt_name")
+        raise ApiError("unsupported_value", message)
     return "" if name is None else prompts[name]
 
 
