@@ -23,7 +23,7 @@ from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.process import is_terminal
 from whiten_serving.arguments import ModelChoice, read_keys, usual_format
 from whiten_serving.http.app import check_paths, make_app, make_probes, with_tracing
-from whiten_serving.http.logs import set_up_logs
+from whiten_serving.http.metrics import set_up_logs
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.service import Service
 from whiten_serving.opening import (

@@ -1,32 +1,28 @@
-"""Make the ASGI application: routes, errors, and what is logged and counted of each request."""
+"""Make the ASGI application: find the endpoint of a request, answer, and log and count what it was."""
 
 import logging
+import re
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
-from http import HTTPStatus
 from typing import Annotated, Any
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route, compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from whiten_runtime.errors import UsageError
 from whiten_serving.http import ollama, openai, tei
 from whiten_serving.http.calls import Call, Guarded
+from whiten_serving.http.documents import describe, page
 from whiten_serving.http.errors import ApiError, ClientGoneError, draining, of_answer
-from whiten_serving.http.logs import log_request
-from whiten_serving.http.metrics import version
-from whiten_serving.http.openapi import document
-from whiten_serving.http.page import page
+from whiten_serving.http.metrics import log_request, version
 from whiten_serving.http.service import Endpoint, Service, answer, json_of
 from whiten_serving.requests import OverloadedError
 
@@ -84,7 +80,7 @@ async def openapi(service: Service, request: Request, call: Call) -> Annotated[R
 
 @lru_cache(16)
 def _document(server: str, keys: bool) -> bytes:
-    return json_of(document(all_paths(), server, keys))
+    return json_of(describe(all_paths(), server, keys))
 
 
 TEI = (
@@ -129,21 +125,30 @@ PROBES = ("/live", "/ready", "/metrics")
 
 def all_paths() -> list[tuple[str, Endpoint]]:
     """Return the path of each endpoint with it."""
-    below = sorted(TEI, key=lambda endpoint: endpoint.path == "/")  # a model's own path takes what others take too
     own = [(endpoint.path, endpoint) for endpoint in ENDPOINTS]
-    return own + [(f"/models/{{model}}{endpoint.path}".rstrip("/"), endpoint) for endpoint in below]
+    return own + [(f"/models/{{model}}{endpoint.path}".rstrip("/"), endpoint) for endpoint in TEI]
 
 
-def _places(names: Sequence[str], root: str) -> list[tuple[str, Endpoint, str | None]]:
-    """Return the path of each route, its endpoint, and the model that the path names; also below a root path."""
-    places: list[tuple[str, Endpoint, str | None]] = []
-    for path, endpoint in all_paths():
-        models: Sequence[str | None] = names if "{model}" in path else [None]
-        places += [(path.replace("{model}", name or ""), endpoint, name) for name in models]
-        if path == "/models/{model}":
-            places += [(f"/models/{name}/", endpoint, name) for name in names]
-    below = [(root + path, endpoint, name) for path, endpoint, name in places] if root else []
-    return [*places, *below, *((root, endpoint, name) for path, endpoint, name in below if path == root + "/")]
+Place = tuple[str, Endpoint, str | None]
+"""Path, its endpoint, and the model that the path names."""
+
+
+def _places(names: Sequence[str], root: str) -> list[Place]:
+    """Return the places of all endpoints below a root path. The path "/" is there without its slash, too."""
+    below: list[tuple[str, Sequence[Endpoint], str | None]] = [(root, ENDPOINTS, None)]
+    below += [(f"{root}/models/{name}", TEI, name) for name in names]
+    return [
+        (front + path, endpoint, name)
+        for front, endpoints, name in below
+        for endpoint in endpoints
+        for path in (("/", "") if endpoint.path == "/" else (endpoint.path,))
+        if front + path
+    ]
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    """Return the pattern of a path, whose parameters may have slashes, as names of models do."""
+    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>.*)", re.escape(path)))
 
 
 def check_paths(names: Sequence[str], root: str) -> None:
@@ -154,41 +159,25 @@ def check_paths(names: Sequence[str], root: str) -> None:
             same = [other for other, also, _ in places if (other, also.method) == (path, endpoint.method)]
             if set("{}") & set(name) or len(same) > 1:
                 raise UsageError(f"a model is called {name!r}, and its path {path!r} is another route; choose another")
-    routes = [compile_path(_pattern(path))[0] for path, _, _ in places]
-    for path in (root, *(root + path for path, _, _ in places)) if root else ():
-        if any(route.match(path) for route in routes):
+    patterns = [_pattern(path) for path, _, _ in places]
+    for path, _, _ in _places(names, root) if root else ():
+        if any(pattern.fullmatch(path) for pattern in patterns):
             raise UsageError(f"root_path is {root!r}, below which {path!r} would be two routes; choose another")
 
 
 def make_app(service: Service) -> Starlette:
     """Return the application, which can be mounted in another one, of models and settings that `check_paths` passed."""
-    places = _places(service.models.names, service.settings.root_path)
-    routes = [
-        Route(_pattern(path), EndpointApp(service, endpoint, model), methods=[endpoint.method])
-        for path, endpoint, model in places
-    ]
-    middleware = []
-    if service.settings.cors_origins:
-        cors = Middleware(
-            CORSMiddleware,
-            allow_origins=service.settings.cors_origins,
-            allow_methods=["GET", "POST"],
-            allow_headers=["*"],
-            allow_private_network=True,
-            expose_headers=_EXPOSED,
-        )
-        middleware.append(cors)
-
-    async def not_found(request: Request, error: HTTPException) -> Response:
-        call = Call.of(request.scope)
-        response = _completed(service, call, _not_found(service, request, call, error, routes))
-        _observe(service, call, request.method)
-        return response
-
-    middleware.append(Middleware(_Directory, routes=routes))
-    handlers: dict[Any, Any] = {HTTPException: not_found}
-    app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
-    app.router.redirect_slashes = False  # a POST that is sent again loses its body in some clients
+    names, root, origins = service.models.names, service.settings.root_path, service.settings.cors_origins
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        allow_private_network=True,
+        expose_headers=_EXPOSED,
+    )
+    places = _places(names, "") + (_places(names, root) if root else [])
+    app = Starlette(middleware=[*([cors] if origins else []), Middleware(_Routes, service=service, places=places)])
     app.state.service = service
     return app
 
@@ -196,34 +185,57 @@ def make_app(service: Service) -> Starlette:
 def make_probes(service: Service) -> Starlette:
     """Return the application of --metrics-listen, which needs no key."""
     probes = [replace(endpoint, open=True, probe=True) for endpoint in ENDPOINTS if endpoint.path in PROBES]
-    return Starlette(routes=[Route(probe.path, EndpointApp(service, probe, None), methods=["GET"]) for probe in probes])
+    places = [(probe.path, probe, None) for probe in probes]
+    return Starlette(middleware=[Middleware(_Routes, service=service, places=places)])
 
 
-class EndpointApp:
-    """Answers the requests of one endpoint, turns what fails into answers, and logs and counts each request.
+class _Routes:
+    """Finds the endpoint of each request, turns what fails into answers, and logs and counts the request.
 
-    It is an ASGI application of its own: Starlette's wrapping of functions costs each request 30 µs more.
+    Starlette's routes would cost each request 90 µs more.
     """
 
-    def __init__(self, service: Service, endpoint: Endpoint, model: str | None) -> None:
-        self._service, self._endpoint, self._model = service, endpoint, model
+    def __init__(self, app: ASGIApp, service: Service, places: Sequence[Place]) -> None:
+        self._app, self._service = app, service
+        self._unknown = Endpoint("GET", "unknown", "openai", self._refuse_path, open=True), None
+        self._paths: dict[str, dict[str, tuple[Endpoint, str | None]]] = {}
+        for path, endpoint, model in places:
+            for method in (endpoint.method, "HEAD") if endpoint.method == "GET" else (endpoint.method,):
+                self._paths.setdefault(path, {})[method] = endpoint, model
+        self._patterns = [(_pattern(path), methods) for path, methods in self._paths.items() if "{" in path]
+
+    def _at(self, path: str) -> tuple[dict[str, tuple[Endpoint, str | None]], dict[str, str]]:
+        """Return the endpoints of a path by their methods, and the parameters of the path."""
+        if (methods := self._paths.get(path)) is not None:
+            return methods, {}
+        matches = ((pattern.fullmatch(path), methods) for pattern, methods in self._patterns)
+        return next(((methods, match.groupdict()) for match, methods in matches if match), ({}, {}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = Call.of(scope, self._endpoint.path, self._endpoint.dialect)
-        if self._model is not None:
-            scope["path_params"] = {"model": self._model}
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        methods, parameters = self._at(_path(scope))
+        endpoint, model = methods.get(scope["method"], self._unknown)
+        scope["path_params"] = parameters if model is None else {"model": model}
+        call = Call.of(scope, endpoint.path, endpoint.dialect)
+        service = self._service
         try:
-            response = _completed(self._service, call, await self._response(scope, receive, call))
+            response = await self._response(scope, receive, endpoint, call)
+            call.status = response.status_code
+            response.raw_headers += _headers(service, call)
+            _describe_span(call)  # it ends with the answer
+            await response(scope, receive, send)
         except ClientGoneError:
             call.status = GONE
-        else:
-            await response(scope, receive, send)
         finally:
-            self._service.budget.end(call)
-        _observe(self._service, call, scope["method"])
+            service.budget.end(call)
+        seconds = time.monotonic() - call.begun
+        service.metrics.count(call, seconds)
+        log_request(call, scope["method"], seconds, service.settings.log)
 
-    async def _response(self, scope: Scope, receive: Receive, call: Call) -> Response:
-        service, endpoint = self._service, self._endpoint
+    async def _response(self, scope: Scope, receive: Receive, endpoint: Endpoint, call: Call) -> Response:
+        service = self._service
         try:
             service.check_host(endpoint, call)
             if endpoint.page and service.settings.page and b"text/html" in call.headers.get(b"accept", b""):
@@ -231,99 +243,62 @@ class EndpointApp:
             service.admit(endpoint, call)
             with Guarded(call, receive) if endpoint.method == "POST" else nullcontext():
                 return await endpoint.handler(service, Request(scope, receive), call)
-        except ApiError as error:
-            return _refused(call, error)
-        except OverloadedError as error:
-            return _refused(call, of_answer(error))
         except ClientGoneError:
             raise
+        except ApiError as error:
+            failure = error
+        except OverloadedError as error:
+            failure = of_answer(error)
         except Exception as error:
             failure = ApiError("engine", f"the server failed ({type(error).__name__}); see its log")
             failure.__cause__ = error
-            return _refused(call, failure)
+        if failure.code == "engine":
+            LOGGER.error("request %s to %s failed", call.id, call.route, exc_info=failure.__cause__)
+        call.code = failure.code
+        body, status = json_of(failure.body(call.dialect)), failure.problem.status_in(call.dialect)
+        return Response(body, status, failure.headers, media_type="application/json")
+
+    async def _refuse_path(self, service: Service, request: Request, call: Call) -> Response:
+        """Refuse a path that is not there, or not for the method of the request; name the nearest one."""
+        path = _path(request.scope)
+        parts = [part for part in path.split("/") if part][-6:]
+        nearest = ("/" + "/".join(parts[start:]) for start in range(max(len(parts), 1)))
+        near = next((one for one in nearest if self._at(one)[0]), None)
+        of_model = path.startswith("/models/")
+        call.dialect = "tei" if of_model else "ollama" if "/api/" in (near or path) else "openai"
+        if methods := self._at(path)[0]:
+            allow = ", ".join(sorted(methods))
+            message = f"{path[:80]!r} is not for {request.method[:20]}; use {allow}"
+            raise ApiError("method_not_allowed", message, None, {"allow": allow})
+        hint = "the routes are those of OpenAI, TEI and Ollama"
+        if of_model and service.has_key(call):
+            hint = f"the models served are {', '.join(service.models.names)}, each with the routes of TEI"
+        elif near is not None:
+            hint = f"did you mean {next(iter(self._at(near)[0]))} {near[:80]!r}?"
+        raise ApiError("unknown_path", f"there is no {path[:80]!r} here; {hint}")
 
 
-class _Directory:
-    """Calls the endpoint of a path without parameters; Starlette's search would cost each request 60 µs more."""
-
-    def __init__(self, app: ASGIApp, routes: Sequence[Route]) -> None:
-        self._app = app
-        self._endpoints = {(route.path, method): route.app for route in routes for method in route.methods or ()}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        place = (scope.get("path", ""), scope.get("method", ""))  # neither is in the scope of a lifespan
-        known = None if scope.get("root_path") else self._endpoints.get(place)
-        await (known or self._app)(scope, receive, send)
+def _path(scope: Scope) -> str:
+    """Return the path of a request below that of the application."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
 
 
-def _pattern(path: str) -> str:
-    return path.replace("}", ":path}")  # names of models have slashes
+def _headers(service: Service, call: Call) -> list[tuple[bytes, bytes]]:
+    """Return what each answer has: the request's id, how many of its texts were cut, the end of the connection.
 
-
-def _refused(call: Call, error: ApiError) -> Response:
-    """Return the answer to a request that is refused or failed."""
-    call.code = error.code
-    if error.code == "engine" and error.__cause__ is not None:
-        LOGGER.error("request %s to %s failed", call.id, call.route, exc_info=error.__cause__)
-    body, status = json_of(error.body(call.dialect)), error.problem.status_in(call.dialect)
-    return Response(body, status, error.headers, media_type="application/json")
-
-
-def _not_found(
-    service: Service, request: Request, call: Call, error: HTTPException, routes: Sequence[Route]
-) -> Response:
-    """Return the answer to a path that is not there, or not for the method of a request; it names the nearest one."""
-    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    parts = [part for part in path.split("/") if part][-6:]
-    nearest = ("/" + "/".join(parts[start:]) for start in range(max(len(parts), 1)))
-    there = [(one, route) for one in nearest for route in routes if route.path_regex.match(one)]
-    call.dialect = "ollama" if "/api/" in (there[0][1].path if there else path) else "openai"
-    if path.startswith("/models/"):
-        call.dialect = "tei"
-    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        allow = (error.headers or {})["Allow"]
-        message = f"{path[:80]!r} is not for {request.method[:20]}; use {allow}"
-        return _refused(call, ApiError("method_not_allowed", message, None, {"allow": allow}))
-    hint = "the routes are those of OpenAI, TEI and Ollama"
-    if path.startswith("/models/") and service.has_key(call):
-        hint = f"the models served are {', '.join(service.models.names)}, each with the routes of TEI"
-    elif there:
-        hint = f"did you mean {min(there[0][1].methods)} {there[0][0][:80]!r}?"
-    return _refused(call, ApiError("unknown_path", f"there is no {path[:80]!r} here; {hint}"))
-
-
-def _completed(service: Service, call: Call, response: Response) -> Response:
-    """Add what each answer has: the request's id, how many of its texts were cut, the end of the connection."""
-    call.status, headers = response.status_code, response.raw_headers
-    headers.append((b"x-request-id", call.id.encode("ascii")))
-    if call.truncated:
-        headers.append((b"x-whiten-truncated", b"%d" % call.truncated))
-    if service.draining or _closes(call):
-        headers.append((b"connection", b"close"))
-    _describe_span(call)  # it ends with the answer
-    return response
-
-
-def _closes(call: Call) -> bool:
-    """Return whether the connection ends with the answer to a request.
-
-    It goes on behind a body that was refused while it came: closing at once would reset the connection, and many
+    The connection goes on behind a body that was refused while it came: closing at once would reset it, and many
     clients would lose the answer (RFC 9112, 9.6). It ends if the body may never come, or comes too slowly, and if the
     length of the body could be read in two ways (RFC 9112, 6.3).
     """
-    if b"transfer-encoding" in call.headers and b"content-length" in call.headers:
-        return True
-    return call.code == "deadline" or (b"expect" in call.headers and not call.awaited)
-
-
-def _observe(service: Service, call: Call, method: str) -> None:
-    """Count and log a request that was answered, or whose caller has gone."""
-    seconds = time.monotonic() - call.begun
-    service.metrics.count(call.route, call.model, call.client, call.status, seconds)
-    if call.status == HTTPStatus.OK and call.run_seconds:
-        times = call.tokenize_seconds, call.queue_seconds, call.run_seconds
-        service.metrics.count_texts(call.model, call.texts, call.tokens, call.truncated, times)
-    log_request(call, method, seconds, service.settings.log)
+    headers = [(b"x-request-id", call.id.encode("ascii"))]
+    if call.truncated:
+        headers.append((b"x-whiten-truncated", b"%d" % call.truncated))
+    ambiguous = b"transfer-encoding" in call.headers and b"content-length" in call.headers
+    missing = call.code == "deadline" or (b"expect" in call.headers and not call.awaited)
+    if service.draining or ambiguous or missing:
+        headers.append((b"connection", b"close"))
+    return headers
 
 
 def _describe_span(call: Call) -> None:

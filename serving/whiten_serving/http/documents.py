@@ -1,12 +1,21 @@
-"""Describe the routes in OpenAPI 3.1: by the types and docstrings of their handlers, and by the table of errors."""
+"""Make the documents of a server: the page for browsers, and the description of the routes in OpenAPI 3.1.
+
+The page needs nothing from elsewhere. The description follows the types and docstrings of handlers, and the table of
+errors.
+"""
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
 from http import HTTPStatus
+from importlib.resources import files
 from inspect import getdoc
 from typing import Any, get_type_hints
 
 import msgspec
+from starlette.responses import Response
 
 from whiten_serving.http import openai
 from whiten_serving.http.errors import ERROR_BODIES, PROBLEMS, Dialect
@@ -30,7 +39,35 @@ _TRUNCATED = {"description": "Number of texts that were cut; absent if none was.
 _OF_ROUTING = {"unknown_path", "method_not_allowed"}
 
 
-def document(placed: list[tuple[str, Endpoint]], server: str, keys: bool) -> dict[str, Any]:
+def page() -> Response:
+    """Return the page, and the policy that lets it run its own script only and ask its own server only."""
+    body, policy = _page()
+    headers = {
+        "content-security-policy": policy,
+        "referrer-policy": "no-referrer",
+        "x-content-type-options": "nosniff",
+        "cache-control": "no-cache",
+        "vary": "accept",
+    }
+    return Response(body, headers=headers, media_type="text/html")
+
+
+@cache
+def _page() -> tuple[bytes, str]:
+    folder = files(__package__) / "page"
+    html, style, script = ((folder / name).read_text("utf-8") for name in ("index.html", "page.css", "page.js"))
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    )
+    return html.replace("{{style}}", style).replace("{{script}}", script).encode(), policy
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def describe(placed: list[tuple[str, Endpoint]], server: str, keys: bool) -> dict[str, Any]:
     """Return the description of routes, given with their paths below the server's address.
 
     A handler is annotated with its types, as in `Annotated[Request, EmbedRequest]` and `Annotated[Response, Info]`: one
