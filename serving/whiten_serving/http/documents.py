@@ -36,12 +36,22 @@ _KEYS = {
 }
 _TEXT = {"schema": {"type": "string"}}
 _TRUNCATED = {"description": "Number of texts that were cut; absent if none was.", "schema": {"type": "integer"}}
-_OF_ROUTING = {"unknown_path", "method_not_allowed"}
 
 
 def page() -> Response:
     """Return the page, and the policy that lets it run its own script only and ask its own server only."""
-    body, policy = _page()
+    body, headers = _page()
+    return Response(body, headers=headers, media_type="text/html")
+
+
+@cache
+def _page() -> tuple[bytes, dict[str, str]]:
+    folder = files(__package__) / "page"
+    html, style, script = ((folder / name).read_text("utf-8") for name in ("index.html", "page.css", "page.js"))
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    )
     headers = {
         "content-security-policy": policy,
         "referrer-policy": "no-referrer",
@@ -49,18 +59,7 @@ def page() -> Response:
         "cache-control": "no-cache",
         "vary": "accept",
     }
-    return Response(body, headers=headers, media_type="text/html")
-
-
-@cache
-def _page() -> tuple[bytes, str]:
-    folder = files(__package__) / "page"
-    html, style, script = ((folder / name).read_text("utf-8") for name in ("index.html", "page.css", "page.js"))
-    policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
-    )
-    return html.replace("{{style}}", style).replace("{{script}}", script).encode(), policy
+    return html.replace("{{style}}", style).replace("{{script}}", script).encode(), headers
 
 
 def _hash(text: str) -> str:
@@ -142,10 +141,10 @@ def _any_of(types: tuple[Any, ...], schemas: Mapping[Any, Any]) -> Any:
 
 def _refusals(endpoint: Endpoint, names_model: bool, schemas: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the answers of a route that is refused or fails, by their statuses."""
-    codes = set(PROBLEMS) - _OF_ROUTING if endpoint.method == "POST" else {"invalid_header", "engine"}
+    codes = set(PROBLEMS) - {"unknown_path", "method_not_allowed"}
     if endpoint.method == "GET":
-        codes |= {"model_not_found"} if names_model else set()
-        codes |= set() if endpoint.open else {"invalid_api_key"}
+        of_path, of_key = {"model_not_found"} if names_model else set(), set() if endpoint.open else {"invalid_api_key"}
+        codes = {"invalid_header", "engine"} | of_path | of_key
     by_status: dict[int, list[str]] = {}
     for code, problem in PROBLEMS.items():
         if code in codes:

@@ -203,8 +203,8 @@ def log_request(call: Call, method: str, seconds: float, form: Literal["text", "
     if form == "json":
         line = orjson.dumps(fields).decode()
     else:
-        words = [str(fields.pop(name)) for name in ("time", "status", "method", "route")]
-        line = " ".join(words + [f"{name}={value}" for name, value in fields.items() if value])
+        first = f"{fields.pop('time')} {fields.pop('status')} {fields.pop('method')} {fields.pop('route')}"
+        line = " ".join([first, *[f"{name}={value}" for name, value in fields.items() if value]])
     ACCESS.handle(logging.LogRecord(ACCESS.name, logging.INFO, "", 0, line, None, None))  # `info` costs 5 µs more
 
 

@@ -5,7 +5,7 @@ import re
 import sys
 import time
 from binascii import b2a_base64
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal, TypeVar
@@ -43,8 +43,8 @@ _NUMBER = 17
 _FREE = 65_536
 """Bytes of an answer up to which nobody waits for the client to take them."""
 
-_PIECE = 1 << 20
-"""Bytes of an answer that are sent at once: more follow when the client has taken them."""
+_JOINED = 1 << 20
+"""Bytes of an answer up to which its parts are joined, which takes the event loop's thread."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class Service:
     def admit(self, endpoint: Endpoint, call: Call) -> None:
         """Check all that can be checked before the body is read."""
         if self._keys and not endpoint.open:
-            call.client, call.key = self._client(call.headers)
+            self._check_key(call)
         timeout, asked = self.settings.timeout, call.headers.get(b"x-timeout-ms")
         if asked is not None:
             if not asked.isdigit() or len(asked) > 12:
@@ -127,27 +127,19 @@ class Service:
 
     def has_key(self, call: Call) -> bool:
         """Return whether a request has a key, or needs none."""
-        try:
-            return not self._keys or bool(self._client(call.headers))
-        except ApiError:
-            return False
+        return not self._keys or sha256(_key(call.headers)).hexdigest() in self._keys
 
-    def _client(self, headers: dict[bytes, bytes]) -> tuple[str, str]:
-        """Return the name of whose `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY` it is, and a key.
-
-        Hashes are compared, not keys: how long it takes tells nothing of a key.
-        """
-        scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
-        bearer = key.strip() if scheme.lower() == b"bearer" else b""
-        token = bearer or headers.get(b"x-api-key") or headers.get(b"api-key")
-        digest = sha256(token or b"").hexdigest()
-        name = self._keys.get(digest)
-        if name is None:
+    def _check_key(self, call: Call) -> None:
+        """Tell a call whose key it has. Hashes are compared: how long it takes tells nothing of a key."""
+        key = _key(call.headers)
+        digest = sha256(key).hexdigest()
+        if digest not in self._keys:
             message = "the request's key is not one of this server; check it"
-            if not token:
+            if not key:
                 message = "the request has no key; send the header 'Authorization: Bearer KEY'"
             raise ApiError("invalid_api_key", message, None, {"www-authenticate": "Bearer"})
-        return name, name or digest
+        call.client = self._keys[digest]
+        call.key = call.client or digest
 
     async def read(self, request: Request, call: Call, decoder: msgspec.json.Decoder[T]) -> T:
         """Return what the body of a request holds."""
@@ -186,6 +178,13 @@ class Service:
         numbers = len(wanted.texts) * (wanted.dimensions or served.manifest.dimension)
         self.budget.reserve(call, call.reserved + numbers * _NUMBER)
         return await _computed(call, served, wanted, options)
+
+
+def _key(headers: dict[bytes, bytes]) -> bytes:
+    """Return the key of `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`; b"" without one."""
+    scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+    bearer = key.strip() if scheme.lower() == b"bearer" else b""
+    return bearer or headers.get(b"x-api-key") or headers.get(b"api-key") or b""
 
 
 async def _computed(call: Call, served: ServedModel, wanted: Wanted, options: dict[str, Any]) -> NDArray[Any]:
@@ -245,20 +244,18 @@ def json_of(value: object) -> bytes:
     return body
 
 
-class Pieces(Response):  # type: ignore[misc]  # untyped
-    """Answers with a body that is sent piece by piece, as the client takes it."""
+class Parts(Response):  # type: ignore[misc]  # untyped
+    """Answers with a body that is sent part by part, as the client takes it."""
 
-    def __init__(self, parts: Sequence[bytes], media_type: str) -> None:
-        super().__init__(headers={"content-length": str(sum(map(len, parts)))}, media_type=media_type)
+    def __init__(self, parts: Iterable[bytes], size: int, media_type: str) -> None:
+        super().__init__(headers={"content-length": str(size)}, media_type=media_type)
         self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer; the last message waits until all pieces are taken."""
+        """Send the answer; the last message waits until all parts are taken."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         for part in self._parts:
-            for start in range(0, len(part), _PIECE):
-                body = part[start : start + _PIECE]
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -267,7 +264,7 @@ def answer(*parts: bytes, media_type: str = "application/json") -> Response:
     size = sum(map(len, parts))
     if size <= _FREE:
         return Response(b"".join(parts), media_type=media_type)
-    return Pieces([b"".join(parts)] if size <= _PIECE else parts, media_type)
+    return Parts([b"".join(parts)] if size <= _JOINED else parts, size, media_type)
 
 
 def base64_of(row: NDArray[Any]) -> str:

@@ -9,8 +9,8 @@ from jsonschema import Draft202012Validator
 from support.asgi import ROUTES, asked
 from whiten_serving.http import ollama
 from whiten_serving.http.app import ENDPOINTS, all_paths
-from whiten_serving.http.errors import PROBLEMS
 from whiten_serving.http.documents import types_of
+from whiten_serving.http.errors import PROBLEMS
 from whiten_serving.http.service import Service
 
 NAMES = {"model": "tiny", "deployment": "tiny", "id": "tiny"}
