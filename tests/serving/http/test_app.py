@@ -39,16 +39,6 @@ def test_info_tells_the_space(app: Any, reference: Encoder) -> None:
     assert asked(app, "GET", "/info").json()["whiten"]["space"] == reference.space
 
 
-def test_ready_says_no_while_the_server_drains(app: Any) -> None:
-    app.state.service.draining = True
-    late = asked(app, "GET", "/ready")
-    assert (late.status, late.json()["error"]["code"], late.headers["connection"]) == (503, "draining", "close")
-    assert late.headers["retry-after"] == "1"
-    answered = asked(app, "POST", EMBEDDINGS, {"input": "a"})
-    assert (answered.status, answered.headers["connection"]) == (200, "close")
-    assert asked(app, "GET", "/live").status == 200
-
-
 def test_nothing_of_opentelemetry_is_imported_by_the_package() -> None:
     code = "import sys, whiten_serving.http.app; sys.exit('opentelemetry' in sys.modules)"
     assert python(code).returncode == 0
@@ -88,21 +78,6 @@ def test_ids_of_requests_that_are_not_taken_over(app: Any) -> None:
     assert len(made) == 3
     for bad in ("a b", "x" * 129, "a\xe9", ""):
         assert asked(app, "GET", "/live", headers={"x-request-id": bad}).headers["x-request-id"] != bad
-
-
-def test_an_unforeseen_error_is_500_and_does_not_end_the_application(
-    app: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*_: object) -> None:
-        raise KeyError("secret text")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(type(app.state.service.inputs), "texts", fail)
-        answer = asked(app, "POST", EMBEDDINGS, {"input": "a"})
-    assert (answer.status, answer.json()["error"]["code"]) == (500, "engine")
-    assert "secret" not in answer.body.decode()
-    assert caplog.records
-    assert asked(app, "POST", EMBEDDINGS, {"input": "a"}).status == 200
 
 
 def test_a_lifespan_passes_through(app: Any) -> None:
