@@ -103,7 +103,7 @@ class EncoderQueue:
     def put(self, request: Request, done: Callable[[Request], object], wake: bool = True) -> None:
         """Queue a request of `request`, and have a function called in a lane when it has its outcome.
 
-        Without `wake`, call `wake` of the scheduler afterwards.
+        Without `wake`, call `compute_or_wake` of the scheduler afterwards.
 
         Raises:
             OverloadedError: too much work waits already.
@@ -134,7 +134,7 @@ class EncoderQueue:
         finally:
             self.scheduler.cancel(request)
         if request.error is not None:
-            raise request.error
+            raise request.error.with_traceback(None)  # others may raise it too, each with a traceback of its own
         assert request.result is not None
         return request.result
 

@@ -29,6 +29,9 @@ class Turns(Generic[Member]):
     def __iter__(self) -> Iterator[Member]:
         return iter(self._taken)
 
+    def __len__(self) -> int:
+        return len(self._taken)
+
     def add(self, member: Member) -> None:
         """Put a member behind the others; one that is there stays where it is."""
         self._taken.setdefault(member, 0)

@@ -1,7 +1,6 @@
 """Hold the requests that wait, and form batches of their texts. No threads: callers hold a lock."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from itertools import count
 from weakref import WeakKeyDictionary
@@ -29,13 +28,11 @@ class Line:
         self.running = 0
         self.tokens = 0  # that wait
         self.rate = Rate()  # of all batches, by their cost
-        self.single = Rate()  # of batches of one text, by their tokens
         self.lane_seconds = 0.0  # that its batches took
         self.turn = 0  # number of its last batch
         self.failing_since: float | None = None  # since when no text at all is computed
         self._clients = Turns[str](schedule.budget)
         self._requests: dict[str, Turns[Request]] = {}  # that wait, by client
-        self._tokens = Counter[str]()  # that wait, by client
 
     @property
     def ready(self) -> bool:
@@ -48,8 +45,7 @@ class Line:
 
     def stats(self, lanes: int) -> ModelStats:
         """Return what waits."""
-        requests = sum(len(list(some)) for some in self._requests.values())
-        return ModelStats(requests, self.tokens, self.seconds_for(self.tokens) / lanes)
+        return ModelStats(sum(map(len, self._requests.values())), self.tokens, self.seconds_for(self.tokens) / lanes)
 
     def add(self, request: Request) -> None:
         """Queue a request behind the others of its client, and its client behind the others."""
@@ -57,41 +53,37 @@ class Line:
         if request.client not in self._requests:
             self._requests[request.client] = Turns(self.schedule.budget)
         self._requests[request.client].add(request)
-        self._count(request, request.queued_tokens)
+        self.tokens += request.queued_tokens
 
     def take(self, request: Request, indices: list[int]) -> None:
         """Note that a lane takes some texts of a request."""
         chosen, tokens = set(indices), sum(request.lengths[index] for index in indices)
         request.waiting[:WINDOW] = [index for index in request.waiting[:WINDOW] if index not in chosen]
         request.queued_tokens -= tokens
+        self.tokens -= tokens
         self._clients.charge(request.client, tokens)
         self._requests[request.client].charge(request, tokens)
-        self._count(request, -tokens)
         if not request.waiting:
             self._remove(request)
 
     def drop(self, request: Request) -> None:
         """Forget the texts of a request that wait."""
-        self._count(request, -request.queued_tokens)
+        self.tokens -= request.queued_tokens
         request.queued_tokens, request.waiting = 0, []
         self._remove(request)
 
     def _remove(self, request: Request) -> None:
         requests = self._requests[request.client]
         requests.remove(request)
-        if not self._tokens[request.client]:
-            del self._requests[request.client], self._tokens[request.client]
-        if not self.tokens:
+        if not requests:
+            del self._requests[request.client]
+        if not self._requests:
             self._clients = Turns(self.schedule.budget)  # debts last while others wait
-
-    def _count(self, request: Request, tokens: int) -> None:
-        self.tokens += tokens
-        self._tokens[request.client] += tokens
 
     def window(self, now: float, late: list[Request]) -> list[Item]:
         """Return up to `WINDOW` texts in the order of turns; note requests whose deadlines have passed."""
         items: list[Item] = []
-        self.first()
+        self._requests[self._clients.first(self._requests)].first()  # those whose turns are over go behind the others
         for client in self._clients:
             for request in self._requests.get(client, ()):
                 if now >= request.deadline:
@@ -101,11 +93,6 @@ class Line:
                 if len(items) == WINDOW:
                     return items
         return items
-
-    def first(self) -> Request:
-        """Return the request whose turn it is."""
-        requests = self._requests[self._clients.first(self._requests)]
-        return requests.first()
 
     def form(self, window: list[Item], idle: int) -> Batch:
         """Return a batch of the first text and others of the window."""
@@ -126,8 +113,8 @@ class Line:
         """
         least = max(tokens, self.schedule.budget)
         own = sum(min(request.queued_tokens, least) for request in self._requests.get(client, ()))
-        others = (waiting for name, waiting in self._tokens.items() if name != client)
-        return own + sum(min(waiting, own + least) for waiting in others)
+        others = (requests for name, requests in self._requests.items() if name != client)
+        return own + sum(min(sum(one.queued_tokens for one in requests), own + least) for requests in others)
 
 
 class Queue:
@@ -144,7 +131,6 @@ class Queue:
         self.requests = 0
         self.seconds = 0.0  # of one lane, that the waiting work takes
         self._lines: WeakKeyDictionary[Engine, Line] = WeakKeyDictionary()
-        self._waiting: dict[Line, None] = {}  # those of which texts wait
         self._turns = count(1)
 
     def line(self, runner: Engine) -> Line:
@@ -157,7 +143,7 @@ class Queue:
     @property
     def tokens(self) -> int:
         """Return the number of tokens that wait."""
-        return sum([line.tokens for line in self._waiting])
+        return sum([line.tokens for line in self._lines.values()])
 
     def add(self, request: Request) -> None:
         """Queue a request."""
@@ -167,42 +153,34 @@ class Queue:
             line.lane_seconds = max(line.lane_seconds, min(active, default=0.0))
         line.add(request)
         self.requests += 1
-        self._count(line)
+        self._measure()
 
     def drop(self, request: Request) -> None:
         """Forget the texts of a request that wait, if any do; the caller marks it as over."""
         if request.queued_tokens:
-            line = self._lines[request.runner]
-            line.drop(request)
+            self._lines[request.runner].drop(request)
             self.requests -= 1
-            self._count(line)
+            self._measure()
 
-    def _count(self, line: Line) -> None:
-        if line.tokens:
-            self._waiting[line] = None
-        else:
-            self._waiting.pop(line, None)
-        self.seconds = sum([one.seconds_for(one.tokens) for one in self._waiting])
+    def _measure(self) -> None:
+        self.seconds = sum([line.seconds_for(line.tokens) for line in self._lines.values()])
 
     def seconds_before(self, runner: Engine, client: str, tokens: int) -> float:
         """Return the time of one lane until a request of so many tokens has had its turns, besides its own."""
         line = self.line(runner)
         own = line.seconds_for(line.tokens_before(client, tokens))
         most = own + line.seconds_for(max(tokens, line.schedule.budget))
-        return own + sum(min(other.seconds_for(other.tokens), most) for other in self._waiting if other is not line)
+        return own + sum(
+            min(other.seconds_for(other.tokens), most) for other in self._lines.values() if other is not line
+        )
 
     @property
     def ready(self) -> bool:
         """Return whether texts wait of which a batch may be taken now."""
-        return any(line.ready for line in self._waiting)
-
-    def first(self) -> Request | None:
-        """Return the request of the next batch; None if none may be taken."""
-        line = self._next()
-        return None if line is None else line.first()
+        return any(line.ready for line in self._lines.values())
 
     def _next(self) -> Line | None:
-        ready = (line for line in self._waiting if line.ready)
+        ready = (line for line in self._lines.values() if line.ready)
         return min(ready, key=lambda line: (line.lane_seconds, line.turn), default=None)
 
     def take(self, idle: int, now: float, late: list[Request]) -> Batch | None:
@@ -227,7 +205,7 @@ class Queue:
             request.started = request.started or now
             line.take(request, indices)
             self.requests -= not request.waiting
-        self._count(line)
+        self._measure()
         return batch
 
     def end(self, batch: Batch, seconds: float, share: float, computed: bool) -> None:
@@ -240,15 +218,13 @@ class Queue:
         line.lane_seconds += seconds * share
         if computed:
             line.rate.add(batch.cost, seconds * share)
-            if batch.texts == 1:
-                line.single.add(batch.tokens, seconds)
 
-    def seconds_of_text(self) -> float:
-        """Return the time of the text that waits, as far as is known; infinite if several wait, or none."""
+    def seconds_of_request(self) -> float:
+        """Return the time of the only request that waits, as far as is known; infinite if several wait, or none."""
         if self.requests != 1:
             return math.inf
-        (line,) = self._waiting
-        return line.single.seconds_for(line.tokens) or math.inf
+        line = next(line for line in self._lines.values() if line.tokens)
+        return line.rate.seconds_for(line.tokens + line.schedule.budget * RUN_SHARE) or math.inf
 
 
 def companions(lengths: Sequence[int], budget: int, full: int, pairs: int | None = None) -> list[int]:

@@ -1,7 +1,6 @@
 """Queue requests, and compute their texts in batches on threads: `Scheduler`."""
 
 import atexit
-import copy
 import logging
 import math
 import os
@@ -15,7 +14,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import NOT_FINITE, ClosedError, NoVectorError, RunError, UsageError, one_line
+from whiten_runtime.errors import NOT_FINITE, ClosedError, NoVectorError, RunError, UsageError
 from whiten_runtime.inference.engine import Engine, is_out_of_memory
 from whiten_runtime.inference.sessions import Interruption
 from whiten_runtime.inference.vectors import rows_not_finite
@@ -43,9 +42,6 @@ many as 2,048 texts of 512 tokens."""
 _INLINE_SECONDS = 0.003
 """Seconds of work up to which a request that is there by itself is computed by the thread that asks for it: handing it
 to a lane and its vectors back takes a quarter of a millisecond."""
-
-_PAUSE = 0.05
-"""Seconds after which a lane that could not take a batch tries again."""
 
 _CLOSED = "the batcher was closed before this was computed"
 _INTERRUPTED = "interrupted, such as by Ctrl-C in the caller's thread"
@@ -99,7 +95,6 @@ class Scheduler:
         self._open: set[Request] = set()  # requests of whose outcome nobody was told
         self._calling: list[Thread] = []  # threads in callers' functions, which must not wait for others to be told
         self._ended: WeakSet[Engine] = WeakSet()
-        self._asleep = 0  # lanes that sleep and that nobody has woken
         self._running: dict[Thread, _Run] = {}  # what lanes and callers compute
         self._closed = False
         _live.add(self)
@@ -138,7 +133,7 @@ class Scheduler:
         raise OverloadedError(f"too many requests: {why}; try again in {max(waits, 1):.0f} s", waits)
 
     def submit(self, request: Request, wake: bool = True) -> None:
-        """Queue a request of at least one text. Without `wake`, an idle lane takes it after a call of `wake`."""
+        """Queue a request of at least one text. Without `wake`, call `compute_or_wake` afterwards."""
         self._check_process()
         with self._changed:
             self.check_open(request.runner)
@@ -167,24 +162,20 @@ class Scheduler:
             if not self._threads:
                 raise OverloadedError(f"no thread can be started ({error}); try again in 1 s", 1.0) from error
 
-    def wake(self) -> None:
-        """Let an idle lane take what waits."""
-        if self._asleep:  # a lane that falls asleep after this has seen what waits
-            with self._changed:
-                self._wake()
-
     def compute_or_wake(self) -> None:
         """Compute in the caller's thread a batch, if what waits takes a moment and nothing else runs; else wake a lane.
 
         Unlike a lane, this does not look for more afterwards: a lane goes on with what waits then.
         """
         if self._running or self._queue.requests > 1:
-            self.wake()
+            if len(self._running) < self.lanes:  # a lane whose batch ends later sees what waits then
+                with self._changed:
+                    self._wake()
             return
         ended, taken = list[Request](), None
         try:
             with self._changed:
-                if not self._closed and self._queue.seconds_of_text() <= _INLINE_SECONDS:
+                if not self._closed and self._queue.seconds_of_request() <= _INLINE_SECONDS:
                     taken = self._start(ended)
             self._tell(ended)
             if taken is not None:
@@ -195,9 +186,8 @@ class Scheduler:
                 self._changed.notify_all() if self._closed else self._wake()
 
     def _wake(self) -> None:
-        """Wake a lane that sleeps, if there is one and something for it; callers hold the lock."""
-        if self._asleep and self._queue.ready:
-            self._asleep -= 1
+        """Wake a lane, if one sleeps and there is something for it; callers hold the lock."""
+        if self._queue.ready:
             self._changed.notify()
 
     def cancel(self, request: Request) -> None:
@@ -284,18 +274,7 @@ class Scheduler:
 
     def _work(self) -> None:
         """Compute batches until the scheduler is closed."""
-        while True:
-            try:
-                taken = self._next()
-            except Exception as error:  # such as a second lack of memory: nothing was taken, so another try is safe
-                _log.exception("no batch could be taken")
-                if self._closed:
-                    self._fail(list(self._open), error)
-                    return
-                time.sleep(_PAUSE)
-                continue
-            if taken is None:
-                return
+        while (taken := self._next()) is not None:
             self._run(taken)
 
     def _next(self) -> _Run | None:
@@ -307,7 +286,6 @@ class Scheduler:
                 if taken is None and not ended:
                     if self._closed and self._running.keys() <= set(self._threads):
                         return None
-                    self._asleep += 1
                     self._changed.wait()
             self._tell(ended)
             if taken is not None:
@@ -327,23 +305,22 @@ class Scheduler:
     def _take(self, ended: list[Request]) -> Batch | None:
         """Return a batch, if there is one; callers hold the lock, and tell the requests in `ended`.
 
-        Those are late, or the next one where no batch can be formed, for want of memory: nobody may wait for ever.
+        Those are late, or all that wait where no batch can be formed, for want of memory: nobody may wait for ever.
         """
-        now, late = time.monotonic(), list[Request]()
+        batch, failed = None, list[Request]()
         try:
-            return self._queue.take(self.lanes - len(self._running), now, late)
-        except Exception as reason:
+            batch = self._queue.take(self.lanes - len(self._running), time.monotonic(), ended)
+        except Exception as error:
             _log.exception("no batch could be formed")
-            if (first := self._queue.first()) is not None:
-                ended.append(first)
-                self._finish(first, reason)
-            return None
-        finally:
-            for request in late:
-                ended.append(request)
-                self._counters.expired += 1
-                seconds = request.deadline - request.submitted
-                self._finish(request, DeadlineExceededError(f"not computed within {seconds:.1f} s"))
+            failed = [request for request in self._open if request.queued_tokens]
+            for request in failed:
+                self._finish(request, error)
+        for request in ended:
+            self._counters.expired += 1
+            seconds = request.deadline - request.submitted
+            self._finish(request, DeadlineExceededError(f"not computed within {seconds:.1f} s"))
+        ended += failed
+        return batch
 
     def _run(self, run: _Run) -> None:
         """Compute a batch, give its texts an outcome, and note how long it took."""
@@ -423,11 +400,11 @@ class Scheduler:
             self._tell(finished)
 
     def _fail(self, requests: Iterable[Request], error: Exception) -> None:
-        """Give requests that have no outcome an error, each its own: whoever raises it adds a traceback."""
+        """Give requests that have no outcome an error."""
         with self._changed:
             failed = [request for request in requests if not request.finished]
-            for number, request in enumerate(failed):
-                self._finish(request, _copy(error) if number else error)
+            for request in failed:
+                self._finish(request, error)
         self._tell(failed)
 
     def _finish(self, request: Request, error: Exception | None = None) -> None:
@@ -460,16 +437,6 @@ class Scheduler:
         """Let those who wait for the end of requests go on; callers hold the lock."""
         self._open.difference_update(requests)
         self._ends.notify_all()
-
-
-def _copy(error: Exception) -> Exception:
-    """Return an error like another one; one in its words where its class cannot be copied."""
-    try:
-        copied = copy.copy(error)
-    except Exception:
-        copied = RunError(one_line(error))
-    copied.__cause__ = error
-    return copied
 
 
 _live: WeakSet[Scheduler] = WeakSet()

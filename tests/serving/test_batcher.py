@@ -202,21 +202,6 @@ def test_an_encoder_closed_meanwhile_fails_requests_with_one_line(golden: Path) 
             batcher.submit("a")
 
 
-def test_a_bundle_that_is_replaced_changes_no_vector(golden: Path, tmp_path: Path) -> None:
-    """Replace the model between the batcher's opening and its first texts, and put another in its place."""
-    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
-    texts = sentences(40)
-    with Encoder(bundle, threads=2) as encoder, Batcher(encoder) as batcher:
-        model = bundle / "onnx" / "model.onnx"
-        model.with_suffix(".new").write_bytes(model.read_bytes()[:-1])
-        model.with_suffix(".new").replace(model)
-        got = [*map(batcher.submit, texts), batcher.submit(texts)]
-        with Encoder(golden / "bundle-v1") as other:
-            want = other.encode(texts)
-        assert worst(np.stack([future.result(60) for future in got[:-1]]), want) <= SMALL
-        assert worst(got[-1].result(60), want) <= SMALL
-
-
 def test_a_deadline_that_passed_is_told(held: tuple[Batcher, FakeRunner, "Future[Any]"]) -> None:
     batcher, runner, first = held
     late = [batcher.submit("late", timeout=seconds) for seconds in (0, -1, 0.01)]
@@ -305,17 +290,6 @@ def test_nothing_of_a_request_stays_in_memory(tiny: Encoder) -> None:
         assert sum(vector() is not None for vector in vectors) <= 1
     finally:
         gc.enable()
-
-
-def test_stats_tell_what_waits(held: tuple[Batcher, FakeRunner, "Future[Any]"]) -> None:
-    batcher, runner, _ = held
-    waiting = [batcher.submit(["a", "b"]) for _ in range(3)]
-    stats = batcher.stats()
-    tokens = sum(map(len, token_ids(batcher.encoder, ["a", "b"])))
-    assert (stats.lanes, stats.lanes_busy, stats.queue_requests, stats.queue_tokens) == (1, 1, 3, 3 * tokens)
-    runner.open.set()
-    wait(waiting, timeout=60)
-    until(lambda: batcher.stats().lanes_busy == 0)
 
 
 def test_a_forked_child_is_told_to_make_its_own(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:

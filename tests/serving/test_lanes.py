@@ -9,46 +9,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.bundles import copy_bundle, edit_manifest
 from support.corpus import sentences
+from support.lanes import Opened, request_of
 from support.runners import Clock, FakeRunner
 from support.server import until
 from support.vectors import worst
 from whiten import Encoder
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.inference.batching import Schedule
-from whiten_runtime.inference.engine import Engine, TokenizedTexts
-from whiten_runtime.inference.sessions import GraphFile
-from whiten_runtime.opened.model import embedder_of
+from whiten_runtime.inference.engine import Engine
 from whiten_serving import AsyncEncoder
-from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.opening import make_scheduler
 from whiten_serving.requests import Request
 from whiten_serving.scheduler import Scheduler
 from whiten_serving.settings import Settings
 
-LARGE = property(lambda graph: 1 << 31, lambda graph, size: graph.__dict__.update(bytes=1 << 31))
-"""Size of a graph that is held once."""
-
-Made = Callable[..., Scheduler]
 Held = Callable[..., FakeRunner]
 
 
 @pytest.fixture
-def made() -> Iterator[Made]:
-    """Return a function that makes a scheduler, which is closed when the test ends."""
-    with ExitStack() as stack:
-
-        def make(lanes: int) -> Scheduler:
-            scheduler = Scheduler(lanes)
-            stack.callback(scheduler.close, wait=False)
-            return scheduler
-
-        yield make
-
-
-@pytest.fixture
-def runner_of(made: Made) -> Iterator[Held]:
+def runner_of(opened: Opened) -> Iterator[Held]:
     """Return a function that makes a runner that holds its batches, at most until the test ends."""
     with ExitStack() as stack:
 
@@ -60,12 +40,8 @@ def runner_of(made: Made) -> Iterator[Held]:
         yield make
 
 
-def request_of(runner: Engine, *lengths: int) -> Request:
-    return Request(runner, TokenizedTexts([[1] * length for length in lengths]), np.asarray, lambda request: None)
-
-
 def submit(scheduler: Scheduler, runner: Engine, *lengths: int) -> Request:
-    request = request_of(runner, *lengths)
+    request = request_of(runner, *([1] * length for length in lengths))
     scheduler.submit(request)
     return request
 
@@ -75,9 +51,9 @@ def running(*runners: FakeRunner) -> list[int]:
 
 
 @pytest.mark.parametrize("threads", [4, 8])
-def test_a_model_of_one_worker_leaves_the_other_lanes_to_others(made: Made, runner_of: Held, threads: int) -> None:
+def test_a_model_of_one_worker_leaves_the_other_lanes_to_others(opened: Opened, runner_of: Held, threads: int) -> None:
     lookup, deep = runner_of(1), runner_of(threads)
-    scheduler = made(threads)
+    scheduler = opened(threads)
     for _ in range(3 * threads):
         submit(scheduler, lookup, 16)
     for _ in range(3 * threads):
@@ -93,8 +69,8 @@ def test_a_model_of_one_worker_leaves_the_other_lanes_to_others(made: Made, runn
     assert (scheduler.stats().queue_tokens, scheduler.stats().queue_requests) == (0, 0)
 
 
-def test_a_lane_goes_to_the_model_that_has_had_less_time(made: Made, runner_of: Held) -> None:
-    lookup, deep, scheduler = runner_of(1), runner_of(2), made(2)
+def test_a_lane_goes_to_the_model_that_has_had_less_time(opened: Opened, runner_of: Held) -> None:
+    lookup, deep, scheduler = runner_of(1), runner_of(2), opened(2)
     submit(scheduler, lookup, 16)
     until(lambda: running(lookup) == [1])
     older = submit(scheduler, lookup, 16)
@@ -108,8 +84,8 @@ def test_a_lane_goes_to_the_model_that_has_had_less_time(made: Made, runner_of: 
     assert younger.started <= older.started
 
 
-def test_batches_have_the_budget_of_their_model(made: Made, runner_of: Held) -> None:
-    scheduler = made(2)
+def test_batches_have_the_budget_of_their_model(opened: Opened, runner_of: Held) -> None:
+    scheduler = opened(2)
     for budget, size in ((8, 2), (64, 16)):
         runner = runner_of(2, budget, split=False)
         runner.open.set()
@@ -120,10 +96,10 @@ def test_batches_have_the_budget_of_their_model(made: Made, runner_of: Held) -> 
 
 @pytest.mark.parametrize(("split", "sizes"), [(True, {5}), (False, {10})])
 def test_a_call_is_divided_only_where_the_model_divides_it(
-    made: Made, runner_of: Held, split: bool, sizes: set[int]
+    opened: Opened, runner_of: Held, split: bool, sizes: set[int]
 ) -> None:
     runner = runner_of(2, 10**6, split=split)
-    submit(made(2), runner, *[20] * 10)
+    submit(opened(2), runner, *[20] * 10)
     until(lambda: runner.texts == 10)  # before any of them ends
     runner.open.set()
     assert {len(ids) for ids, _ in runner.batches} == sizes
@@ -140,40 +116,24 @@ def test_a_call_is_divided_only_where_the_model_divides_it(
     ],
 )
 def test_a_batch_has_all_threads_if_most_would_be_idle(
-    made: Made, runner_of: Held, lanes: int, workers: int, submitted: int, alone: list[bool]
+    opened: Opened, runner_of: Held, lanes: int, workers: int, submitted: int, alone: list[bool]
 ) -> None:
-    runner, scheduler = runner_of(workers), made(lanes)
+    runner, scheduler = runner_of(workers), opened(lanes)
     for count in range(1, submitted + 1):
         submit(scheduler, runner, 3)
         until(lambda: running(runner) == [count])  # noqa: B023
     assert [wide for _, wide in runner.batches] == alone
 
 
-@pytest.mark.parametrize(("lanes", "workers", "alone"), [(1, 4, True), (2, 16, True), (4, 4, False), (8, 8, False)])
-def test_under_load_a_batch_has_all_threads_only_if_lanes_are_few(
-    made: Made, runner_of: Held, lanes: int, workers: int, alone: bool
-) -> None:
-    runner, scheduler = runner_of(workers), made(lanes)
-    for _ in range(lanes):
-        submit(scheduler, runner, 16)
-    until(lambda: running(runner) == [lanes])
-    for _ in range(20):
-        submit(scheduler, runner, 16)
-    runner.open.set()
-    scheduler.close()
-    assert alone in {wide for _, wide in runner.batches[lanes:-lanes]}
-    assert (not alone) not in {wide for _, wide in runner.batches[lanes : 21 - lanes]}
-
-
 def test_the_work_of_a_model_of_one_worker_is_measured_as_that_of_one_lane(
-    made: Made, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes no less time in a scheduler of four lanes."""
     seconds = {}
     for lanes in (1, 4):
         clock = Clock()
         monkeypatch.setattr("whiten_serving.scheduler.time", clock)
-        runner, scheduler = FakeRunner(False, 1e-3, Schedule(1, 16), clock), made(lanes)
+        runner, scheduler = FakeRunner(False, 1e-3, Schedule(1, 16), clock), opened(lanes)
         for _ in range(10):
             submit(scheduler, runner, 16)
         until(lambda: runner.texts == 10 and not scheduler.stats().lanes_busy)  # noqa: B023
@@ -186,43 +146,10 @@ def test_the_work_of_a_model_of_one_worker_is_measured_as_that_of_one_lane(
     assert seconds == {1: pytest.approx(1.6), 4: pytest.approx(1.6)}
 
 
-@pytest.fixture
-def encoders(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[Encoder]]]:
-    """Return a function that opens three models: of layer 0, of a small network, and of a graph that is held once."""
-    lookup = copy_bundle(golden / "bundle-v1-int8", tmp_path)
-    edit_manifest(lookup, lambda manifest: manifest.update(layers=[0]))
-    with ExitStack() as stack:
-
-        def opened(threads: int) -> list[Encoder]:
-            small = [stack.enter_context(Encoder(path, threads=threads)) for path in (lookup, golden / "bundle-v1")]
-            with monkeypatch.context() as patch:
-                patch.setattr(GraphFile, "bytes", LARGE, raising=False)
-                return [*small, stack.enter_context(Encoder(golden / "bundle-v1", threads=threads))]
-
-        yield opened
-
-
-@pytest.mark.parametrize("threads", [4, 8])
-def test_models_of_different_workers_share_as_many_lanes_as_there_are_threads(
-    encoders: Callable[[int], list[Encoder]], threads: int
-) -> None:
-    opened = encoders(threads)
-    assert [embedder_of(encoder).engine.schedule.workers for encoder in opened] == [1, threads, 1]
-    scheduler = make_scheduler(opened, Settings())
-    assert scheduler.lanes == threads
-    queues = [EncoderQueue(encoder, scheduler) for encoder in opened]
-    texts = [*sentences(60), "", "word " * 300]
-    requests = [(queue, queue.request(texts[place:])) for place in range(20) for queue in queues]
-    for queue, request in requests:
-        queue.put(request, lambda done: None)
-    until(lambda: all(request.finished for _, request in requests))
-    wanted = [queue.encoder.encode(texts) for queue in queues]
-    for number, (_, request) in enumerate(requests):
-        place, queue = divmod(number, 3)
-        assert worst(request.result, wanted[queue][place:]) <= 1e-5
-    until(lambda: not scheduler.stats().lanes_busy)
-    assert (scheduler.stats().queue_tokens, scheduler.stats().queue_requests) == (0, 0)
-    scheduler.close()
+def test_models_share_as_many_lanes_as_the_one_with_the_most_workers_has(golden: Path) -> None:
+    with Encoder(golden / "bundle-v1", threads=1) as single, Encoder(golden / "bundle-v1", threads=3) as several:
+        for encoders in ([single, several], [several, single]):
+            assert make_scheduler(encoders, Settings()).lanes == 3
 
 
 def test_two_lanes_of_many_threads_compute_on_all_of_them(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:

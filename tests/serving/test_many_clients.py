@@ -103,31 +103,6 @@ def test_two_hundred_clients_that_take_no_answer(golden: Path) -> None:
         until(lambda: "\nwhiten_in_flight_bytes 0.0" in server.call("GET", "/metrics").text)
 
 
-def test_idle_connections_and_clients_that_send_a_byte_at_a_time(server: RunningServer) -> None:
-    async def drip(content: bytes) -> None:
-        _, writer = await asyncio.open_connection(*server.address)
-        for byte in content:
-            writer.write(bytes([byte]))
-            await writer.drain()
-            await asyncio.sleep(0.5)
-
-    async def run() -> Counter[int]:
-        idle = [await asyncio.open_connection(*server.address) for _ in range(1000)]
-        whole = HEAD % len(SMALL) + SMALL
-        dripping = [asyncio.create_task(drip(part)) for part in (whole, whole[50:], b"GET / HTTP/1.1\r\na: ") * 50]
-        begun = [await asyncio.open_connection(*server.address) for _ in range(100)]
-        for _, writer in begun:
-            writer.write(HEAD % 31_000_000 + b'{"inp')  # they reserve memory, and send no more
-        found = Counter([await status(server.address, SMALL) for _ in range(50)])
-        for task in dripping:
-            task.cancel()
-        for _, writer in idle + begun:
-            writer.close()
-        return found
-
-    assert asyncio.run(asyncio.wait_for(run(), 300)) == {200: 50}
-
-
 REQUESTS = 20_000
 """Requests of all clients, which take some 20 s. With 200,000 it is three minutes, and the same is found."""
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from support.lanes import Ended, Opened, held, request_of
 from support.runners import POISON, FakeRunner, vectors_of
 from support.server import until
-from whiten_runtime.errors import NoVectorError, RunError, UsageError
+from whiten_runtime.errors import RunError, UsageError
 from whiten_runtime.inference.engine import OUT_OF_MEMORY
 from whiten_runtime.inference.sessions import _run_options
 from whiten_serving import queue
-from whiten_serving.requests import Batch, OverloadedError, Request
+from whiten_serving.requests import Batch, DeadlineExceededError, OverloadedError, Request
 from whiten_serving.scheduler import Scheduler
 
 
@@ -60,33 +60,6 @@ def test_the_vectors_of_a_request_do_not_change_with_the_batches_they_share(open
     np.testing.assert_array_equal(requests[1].result, vectors_of([[1], [1]]))
 
 
-def test_a_text_that_fails_fails_its_request_alone(opened: Opened) -> None:
-    lanes, runner, ended, _ = held(opened)
-    requests = [request_of(runner, [place], [POISON if place == 3 else place], done=ended) for place in range(8)]
-    for request in requests:
-        lanes.submit(request)
-    runner.open.set()
-    ended.wait(9)
-    for place, request in enumerate(requests):
-        if place == 3:
-            assert request.result is None
-            assert isinstance(request.error, NoVectorError)
-            assert request.error.index == 1
-            assert str(request.error).startswith("texts[1] has no vector (onnxruntime failed: poison); ")
-        else:
-            np.testing.assert_array_equal(request.result, vectors_of(request.texts.ids))
-    until(lambda: not lanes.stats().lanes_busy)
-    assert lanes.stats().counted.texts == 1 + 15
-
-
-def test_a_request_that_failed_is_not_computed_further(opened: Opened) -> None:
-    lanes, runner, ended = opened(), FakeRunner(), Ended()
-    lanes.submit(request_of(runner, *[[POISON]] * 20, done=ended))
-    ended.wait(1)
-    lanes.close()
-    assert runner.texts == 20 + 1
-
-
 def test_a_request_that_is_complete_is_told_though_memory_is_short_for_the_next_of_its_batch(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,54 +81,26 @@ def test_a_request_that_is_complete_is_told_though_memory_is_short_for_the_next_
     assert all(isinstance(request.error, MemoryError) for request in requests[2:])
 
 
-def test_a_lane_goes_on_where_taking_fails_twice(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    lanes, runner, ended = opened(), FakeRunner(), Ended()
-    failures = [MemoryError()] * 4
-    take, first = queue.Queue.take, queue.Queue.first
+def test_requests_fail_where_no_batch_can_be_formed(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For want of memory: nobody waits for ever, and what comes later is computed."""
+    lanes, runner, ended, _ = held(opened)
 
-    def short_at_first(function: Any) -> Any:
-        def call(*arguments: Any) -> Any:
-            if failures:
-                raise failures.pop()
-            return function(*arguments)
+    def short(*arguments: object) -> object:
+        raise MemoryError
 
-        return call
-
-    monkeypatch.setattr(queue.Queue, "take", short_at_first(take))
-    monkeypatch.setattr(queue.Queue, "first", short_at_first(first))
-    request = request_of(runner, [1, 2], done=ended)
-    lanes.submit(request)
-    ended.wait(1)
-    assert request.result is not None
-
-
-@pytest.mark.parametrize("where", ["companions", "token_budget"])
-def test_the_oldest_request_fails_where_no_batch_can_be_formed(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    """No lane ends of it, and nobody waits for ever: requests before and after it are computed."""
-    lanes, runner, ended, _ = held(opened, budget=20)
-    function = getattr(queue, where)
-
-    def short(lengths: Sequence[int], *arguments: Any) -> object:
-        if lengths[0] == 7:
-            raise MemoryError
-        return function(lengths, *arguments)
-
-    monkeypatch.setattr(queue, where, short)
-    monkeypatch.setattr(queue, "workers_for", lambda *_: 2)
-    requests = [request_of(runner, [1] * length, [2] * length, done=ended) for length in (6, 7, 7, 8)]
-    for request in requests:
-        lanes.submit(request)
-    runner.open.set()
-    ended.wait(5)
-    assert [type(request.error) for request in requests] == [type(None), MemoryError, MemoryError, type(None)]
-    until(lambda: lanes.stats().lanes_busy == 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(queue, "companions", short)
+        requests = [request_of(runner, [1] * length, done=ended) for length in (1, 2, 3)]
+        for request in requests:
+            request.deadline = 0.0 if request is requests[0] else np.inf
+            lanes.submit(request)
+        runner.open.set()
+        ended.wait(4)
+    assert [type(request.error) for request in requests] == [DeadlineExceededError, MemoryError, MemoryError]
     assert (lanes.stats().queue_tokens, lanes.stats().queue_requests) == (0, 0)
-    again = request_of(runner, [1], done=ended)
-    lanes.submit(again)
-    ended.wait(6)
-    assert again.result is not None
+    lanes.submit(request_of(runner, [1], done=ended))
+    ended.wait(5)
+    assert ended.requests[-1].result is not None
 
 
 @pytest.mark.parametrize("error", [ValueError("oops"), SystemExit(3), KeyboardInterrupt()])
@@ -215,22 +160,6 @@ def test_a_lane_starts_or_the_request_fails(opened: Opened, monkeypatch: pytest.
     lanes.submit(request_of(runner, [1], done=ended))  # those that run are enough
     ended.wait(2)
     lanes.close()
-
-
-def test_each_request_gets_an_error_of_its_own(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    lanes, runner, ended, _ = held(opened)
-
-    def deliver(*arguments: object) -> None:
-        raise ValueError("no room")
-
-    monkeypatch.setattr(lanes, "_deliver", deliver)
-    requests = [request_of(runner, [place], done=ended) for place in range(5)]
-    for request in requests:
-        lanes.submit(request)
-    runner.open.set()
-    ended.wait(6)
-    assert {str(request.error) for request in requests} == {"no room"}
-    assert len({id(request.error) for request in requests}) == 5
 
 
 class TerminableRunner(FakeRunner):

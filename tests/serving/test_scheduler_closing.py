@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.lanes import Ended, Opened, held, request_of
+from support.lanes import Ended, Opened, held, request_of, rest
 from support.runners import FakeRunner
 from support.server import until
 from whiten_runtime.errors import ClosedError, RunError, WhitenError
+from whiten_runtime.inference.batching import Schedule
 from whiten_serving.scheduler import Scheduler
 
 
@@ -45,9 +46,7 @@ def test_closing_while_others_submit_loses_no_request(opened: Opened) -> None:
 def test_an_end_computes_what_waits_for_a_wake_that_never_comes(opened: Opened, end: Callable[..., None]) -> None:
     """As where an event loop was stopped between queueing a request and waking a lane."""
     lanes, runner, ended = opened(2), FakeRunner(), Ended()
-    lanes.submit(request_of(runner, [1], done=ended))
-    ended.wait(1)
-    until(lambda: lanes._asleep == 2)
+    rest(lanes)
     request = request_of(runner, [1], done=ended)
     lanes.submit(request, wake=False)
     ending = threading.Thread(target=end, args=[lanes, runner], daemon=True)
@@ -98,22 +97,52 @@ def test_an_end_in_a_lane_waits_for_nobody(opened: Opened, end: str) -> None:
     lanes.close()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("reason", [KeyboardInterrupt, GeneratorExit])
-def test_what_ends_a_lane_fails_its_batch(opened: Opened, reason: type[BaseException]) -> None:
-    def fail() -> None:
-        raise reason
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("end", [lambda lanes, runner: lanes.end(runner), lambda lanes, runner: lanes.close()])
+def test_a_function_that_is_called_in_the_callers_thread_may_end_too(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, end: Callable[..., None], late: bool
+) -> None:
+    monkeypatch.setattr("whiten_serving.scheduler._INLINE_SECONDS", np.inf)
+    lanes, runner = opened(), FakeRunner()
+    rest(lanes)
+    request = request_of(runner, [1], deadline=0.0 if late else np.inf)
+    request.done = lambda ended: end(lanes, runner)
+    lanes.submit(request, wake=False)
+    begun = threading.Thread(target=lanes.compute_or_wake, daemon=True)
+    begun.start()
+    begun.join(30)
+    assert not begun.is_alive()
+    assert (request.result is None) == late
 
+
+@pytest.mark.parametrize("texts", [1, 3])
+@pytest.mark.parametrize("where", ["run_batch", "_tell"])
+def test_an_interrupt_in_the_callers_thread_fails_its_batch(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, texts: int, where: str
+) -> None:
+    """The next request is computed, and no lane waits for a batch that has ended."""
+    monkeypatch.setattr("whiten_serving.scheduler._INLINE_SECONDS", np.inf)
     lanes, ended = opened(2), Ended()
-    runner, other = CallingRunner(fail), FakeRunner()
+    runner = FakeRunner(schedule=Schedule(1, 1))
+    rest(lanes)
+    changed: Any = runner if where == "run_batch" else lanes
+    interrupts, function = [KeyboardInterrupt()], getattr(changed, where)
+
+    def interrupt(*arguments: object, **options: object) -> object:
+        if interrupts:
+            raise interrupts.pop()
+        return function(*arguments, **options)
+
+    monkeypatch.setattr(changed, where, interrupt)
+    request = request_of(runner, *[[1]] * texts, done=ended)
+    lanes.submit(request, wake=False)
+    with pytest.raises(KeyboardInterrupt):
+        lanes.compute_or_wake()
+    assert isinstance(request.error, RunError)
     lanes.submit(request_of(runner, [1], done=ended))
-    ended.wait(1)
-    assert isinstance(ended.requests[0].error, RunError)
-    lanes.end(runner)
-    until(lambda: lanes.stats().lanes_busy == 0)
-    lanes.submit(request_of(other, [1], done=ended))
-    ended.wait(2)
-    assert ended.requests[1].error is None
+    until(lambda: any(one.result is not None for one in ended.requests))
+    lanes.close()
+    assert lanes.stats().lanes_busy == 0
 
 
 def test_whoever_waits_for_an_end_takes_no_signal_from_a_lane(opened: Opened) -> None:

@@ -1,4 +1,4 @@
-"""Callers that come and go, deadlines, batches that end or fail, models that are closed: in any order, with threads."""
+"""Callers that come, go and compute, deadlines, batches that end or fail, models that are closed: in any order."""
 
 import threading
 from collections import Counter
@@ -15,10 +15,11 @@ from support.server import until
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.engine import TokenizedTexts
+from whiten_serving import scheduler
 from whiten_serving.requests import DeadlineExceededError, Request
 from whiten_serving.scheduler import Scheduler
 
-SCHEDULES = (Schedule(1, 8), Schedule(2, 30), Schedule(4, 12, split=False))
+SCHEDULES = (Schedule(1, 8), Schedule(2, 30, pairs=60), Schedule(4, 12, split=False))
 BAD = (POISON, LOST)
 
 
@@ -32,7 +33,10 @@ class StepRunner(FakeRunner):
         self._lock = threading.Lock()
 
     def run_batch(self, *arguments: Any, **named: Any) -> NDArray[np.float32]:
-        go = threading.Event()
+        go, lengths = threading.Event(), [len(row) for row in arguments[0]]
+        padded = len(lengths) * max(lengths)
+        assert len(lengths) == 1 or padded <= self.schedule.budget
+        assert len(lengths) == 1 or padded * max(lengths) <= (self.schedule.pairs or np.inf)
         with self._lock:
             self.runs.append(go)
             self.most = max(self.most, len(self.runs))
@@ -51,6 +55,7 @@ class SchedulerStates(RuleBasedStateMachine):
         self.taken: list[Request] = []
         self.gone: set[Request] = set()  # whose callers went before their outcome
         self.told: Counter[Request] = Counter()
+        self.callers: list[threading.Thread] = []
         self.ended: set[StepRunner] = set()
         self.closing: list[threading.Thread] = []
         self.closed = False
@@ -58,18 +63,24 @@ class SchedulerStates(RuleBasedStateMachine):
     @initialize(lanes=st.integers(1, 4))
     def open(self, lanes: int) -> None:
         self.scheduler = Scheduler(lanes)
+        self._seconds, scheduler._INLINE_SECONDS = scheduler._INLINE_SECONDS, np.inf
 
     @rule(
         number=st.integers(0, len(SCHEDULES) - 1),
         rows=st.lists(st.lists(st.sampled_from([1, 2, 3, 4, 5, *BAD]), max_size=6), min_size=1, max_size=8),
         prompt_tokens=st.sampled_from([0, 2]),
         late=st.sampled_from([False, False, False, True]),
+        client=st.sampled_from(["", "a", "b"]),
         wake=st.booleans(),
     )
-    def submit(self, number: int, rows: list[list[int]], prompt_tokens: int, late: bool, wake: bool) -> None:
+    def submit(
+        self, number: int, rows: list[list[int]], prompt_tokens: int, late: bool, client: str, wake: bool
+    ) -> None:
+        """Queue a request, whose caller computes its first batch where it may."""
         runner = self.runners[number]
         rows = [row or [1] for row in rows]
         request = Request(runner, TokenizedTexts(rows, prompt_tokens), np.asarray, self.tell, 0.0 if late else np.inf)
+        request.client = client
         try:
             self.scheduler.submit(request, wake)
         except WhitenError:
@@ -78,7 +89,8 @@ class SchedulerStates(RuleBasedStateMachine):
         assert runner not in self.ended
         self.taken.append(request)
         if not wake:
-            self.scheduler.wake()
+            self.callers.append(threading.Thread(target=self.scheduler.compute_or_wake, daemon=True))
+            self.callers[-1].start()
         self.settle()
 
     def tell(self, request: Request) -> None:
@@ -128,7 +140,7 @@ class SchedulerStates(RuleBasedStateMachine):
             for runner, count in zip(self.runners, busy, strict=True)
         ]
         stats = self.scheduler.stats()
-        return stats.lanes_busy == sum(busy) and (sum(busy) == self.scheduler.lanes or not any(may))
+        return stats.lanes_busy == sum(busy) and (sum(busy) >= self.scheduler.lanes or not any(may))
 
     @invariant()
     def every_request_ends_once(self) -> None:
@@ -168,6 +180,7 @@ class SchedulerStates(RuleBasedStateMachine):
         """Close, let everything run, and find every request ended, and nothing left."""
         if not hasattr(self, "scheduler"):
             return
+        scheduler._INLINE_SECONDS = self._seconds
         wait, self.closed = len(self.taken) % 2 == 0, True
         closing = threading.Thread(target=self.scheduler.close, args=(wait,), daemon=True)
         closing.start()
@@ -176,7 +189,7 @@ class SchedulerStates(RuleBasedStateMachine):
             for runner in self.runners:
                 for go in list(runner.runs):
                     go.set()
-            return not any(thread.is_alive() for thread in (closing, *self.closing))
+            return not any(thread.is_alive() for thread in (closing, *self.closing, *self.callers))
 
         until(done)
         assert all(request.finished for request in self.taken)
@@ -184,6 +197,8 @@ class SchedulerStates(RuleBasedStateMachine):
         stats = self.scheduler.stats()
         assert (stats.queue_tokens, stats.queue_requests, stats.lanes_busy) == (0, 0, 0)
         assert not self.scheduler._open
+        assert self.scheduler._tokens.total == 0
+        assert not self.scheduler._tokens._held
         assert not any(thread.is_alive() for thread in self.scheduler._threads)
 
 

@@ -6,12 +6,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from support.runners import FakeRunner
+from support.server import until
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.engine import Engine, TokenizedTexts
 from whiten_serving.requests import Request
 from whiten_serving.scheduler import Scheduler
 
 Opened = Callable[..., Scheduler]
+
+
+def rest(lanes: Scheduler) -> None:
+    """Start all lanes, and wait until each sleeps: none takes what comes before it is woken."""
+    lanes.submit(request_of(FakeRunner(), [1]))
+    until(lambda: len(lanes._changed._waiters) == lanes.lanes)  # type: ignore[attr-defined]
 
 
 class Ended:
