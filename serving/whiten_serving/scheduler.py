@@ -20,7 +20,6 @@ from whiten_runtime.inference.sessions import Interruption
 from whiten_runtime.inference.vectors import rows_not_finite
 from whiten_runtime.ort.processor import thread_count
 from whiten_serving.fairness import FairExecutor, Share
-from whiten_serving.queue import Queue
 from whiten_serving.requests import (
     Batch,
     BatcherCounters,
@@ -28,6 +27,7 @@ from whiten_serving.requests import (
     DeadlineExceededError,
     ModelStats,
     OverloadedError,
+    Queue,
     Request,
     TooManyTokensError,
     is_number,

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from support.runners import FakeRunner
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.engine import TokenizedTexts
-from whiten_serving.queue import Queue, companions
-from whiten_serving.requests import RUN_SHARE, Batch, Request
+from whiten_serving.requests import RUN_SHARE, Batch, Queue, Request, companions
 
 
 @pytest.mark.parametrize(

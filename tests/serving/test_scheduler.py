@@ -16,7 +16,6 @@ from support.server import until
 from whiten_runtime.errors import RunError, UsageError
 from whiten_runtime.inference.engine import OUT_OF_MEMORY
 from whiten_runtime.inference.sessions import _run_options
-from whiten_serving import queue
 from whiten_serving.requests import Batch, DeadlineExceededError, OverloadedError, Request
 from whiten_serving.scheduler import Scheduler
 
@@ -89,7 +88,7 @@ def test_requests_fail_where_no_batch_can_be_formed(opened: Opened, monkeypatch:
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(queue, "companions", short)
+        patch.setattr("whiten_serving.requests.companions", short)
         requests = [request_of(runner, [1] * length, done=ended) for length in (1, 2, 3)]
         for request in requests:
             request.deadline = 0.0 if request is requests[0] else np.inf
