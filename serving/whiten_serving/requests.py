@@ -364,6 +364,7 @@ class Queue:
         self.requests = 0
         self.seconds = 0.0  # of one lane, that the waiting work takes
         self._lines: WeakKeyDictionary[Engine, Line] = WeakKeyDictionary()
+        self._waiting: dict[Line, None] = {}  # those of which texts wait: a weak dictionary is slow to go through
         self._turns = count(1)
 
     def line(self, runner: Engine) -> Line:
@@ -376,7 +377,7 @@ class Queue:
     @property
     def tokens(self) -> int:
         """Return the number of tokens that wait."""
-        return sum([line.tokens for line in self._lines.values()])
+        return sum([line.tokens for line in self._waiting])
 
     def add(self, request: Request) -> None:
         """Queue a request."""
@@ -386,34 +387,37 @@ class Queue:
             line.lane_seconds = max(line.lane_seconds, min(active, default=0.0))
         line.add(request)
         self.requests += 1
-        self._measure()
+        self._count(line)
 
     def drop(self, request: Request) -> None:
         """Forget the texts of a request that wait, if any do; the caller marks it as over."""
         if request.queued_tokens:
-            self._lines[request.runner].drop(request)
+            line = self._lines[request.runner]
+            line.drop(request)
             self.requests -= 1
-            self._measure()
+            self._count(line)
 
-    def _measure(self) -> None:
-        self.seconds = sum([line.seconds_for(line.tokens) for line in self._lines.values()])
+    def _count(self, line: Line) -> None:
+        if line.tokens:
+            self._waiting[line] = None
+        else:
+            self._waiting.pop(line, None)
+        self.seconds = sum([line.seconds_for(line.tokens) for line in self._waiting])
 
     def seconds_before(self, runner: Engine, client: str, tokens: int) -> float:
         """Return the time of one lane until a request of so many tokens has had its turns, besides its own."""
         line = self.line(runner)
         own = line.seconds_for(line.tokens_before(client, tokens))
         most = own + line.seconds_for(max(tokens, line.schedule.budget))
-        return own + sum(
-            min(other.seconds_for(other.tokens), most) for other in self._lines.values() if other is not line
-        )
+        return own + sum(min(other.seconds_for(other.tokens), most) for other in self._waiting if other is not line)
 
     @property
     def ready(self) -> bool:
         """Return whether texts wait of which a batch may be taken now."""
-        return any(line.ready for line in self._lines.values())
+        return any(line.ready for line in self._waiting)
 
     def _next(self) -> Line | None:
-        ready = (line for line in self._lines.values() if line.ready)
+        ready = (line for line in self._waiting if line.ready)
         return min(ready, key=lambda line: (line.lane_seconds, line.turn), default=None)
 
     def take(self, idle: int, now: float, late: list[Request]) -> Batch | None:
@@ -438,7 +442,7 @@ class Queue:
             request.started = request.started or now
             line.take(request, indices)
             self.requests -= not request.waiting
-        self._measure()
+        self._count(line)
         return batch
 
     def end(self, batch: Batch, seconds: float, share: float, computed: bool) -> None:
@@ -456,7 +460,7 @@ class Queue:
         """Return the time of the only request that waits, as far as is known; infinite if several wait, or none."""
         if self.requests != 1:
             return math.inf
-        line = next(line for line in self._lines.values() if line.tokens)
+        (line,) = self._waiting
         return line.rate.seconds_for(line.tokens + line.schedule.budget * RUN_SHARE) or math.inf
 
 

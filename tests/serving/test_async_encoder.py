@@ -14,7 +14,7 @@ import pytest
 from support.corpus import sentences
 from support.runners import FakeRunner, vectors_of
 from support.vectors import token_ids, worst
-from whiten import Encoder, WhitenError
+from whiten import Encoder
 from whiten_runtime.inference.embedder import Embedder
 from whiten_serving import AsyncEncoder, DeadlineExceededError
 
@@ -53,29 +53,6 @@ async def rested(encoder: AsyncEncoder) -> None:
     """Return when no lane computes."""
     while encoder.stats().lanes_busy:
         await asyncio.sleep(0.001)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"truncate_dim": 7, "normalize_embeddings": True, "precision": "int8"},
-        {"prompt": "query: "},
-    ],
-)
-def test_options_are_those_of_encode(tiny: Encoder, options: dict[str, Any]) -> None:
-    async def main() -> None:
-        async with AsyncEncoder(tiny) as encoder:
-            for texts in ("a", ["a", "b"], iter(["a"]), []):
-                found = await encoder.encode(texts, timeout=60.0, **options)
-                assert found.shape[-1] == options.get("truncate_dim", 32)
-            found = await encoder.encode(sentences(20), **options)
-        want = tiny.encode(sentences(20), **options)
-        assert found.dtype == want.dtype
-        assert np.abs(found - want).max() <= 1 if found.dtype == np.int8 else worst(found, want) <= CLOSE
-        with pytest.raises(WhitenError, match="the batcher is closed"):
-            await encoder.encode([])
-
-    run(main())
 
 
 @pytest.mark.parametrize(

@@ -53,19 +53,6 @@ def test_a_debt_is_paid_by_turns_that_are_passed_over(share: int, times: int) ->
     assert list(turns) == ["other"]
 
 
-def test_a_member_that_has_gone_is_forgotten_when_its_debt_is_paid() -> None:
-    turns = Turns[int](10)
-    for member in range(100):
-        turns.add(member)
-        turns.charge(member, member)
-    turns.add(-1)
-    for _ in range(11):
-        assert turns.first({-1}) == -1
-        turns.charge(-1, 10)
-    assert turns.first({-1}) == -1
-    assert list(turns) == [-1]
-
-
 @given(st.integers(1, 9), st.integers(1, 50), st.integers(0, 3000))
 def test_greedy_clients_have_a_share_each(count: int, size: int, limit: int) -> None:
     share, held = Share(limit), dict.fromkeys(map(str, range(count)), 0)

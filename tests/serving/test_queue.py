@@ -189,6 +189,54 @@ def test_requests_of_a_client_take_turns(lengths: list[list[int]]) -> None:
         assert max(taken) - min(taken) <= 64 + 2 * longest
 
 
+drawn_requests = st.tuples(
+    st.integers(0, 2),
+    st.lists(st.one_of(st.just(0), lengths_of_texts, st.integers(8, 12)), min_size=1, max_size=300),
+    st.sampled_from(["", "a", "b"]),
+    st.sampled_from([0, 0, 3]),
+    st.sampled_from([np.inf, np.inf, 0.0]),
+)
+"""Number of the model, tokens of the texts, client, tokens of the prompt, deadline."""
+
+
+@settings(max_examples=60)
+@given(st.lists(drawn_requests, min_size=1, max_size=12), st.integers(1, 4))
+def test_batches_hold_each_text_once_within_the_bounds_of_their_model(
+    drawn: list[tuple[int, list[int], str, int, float]], idle: int
+) -> None:
+    queue, late = Queue(), list[Request]()
+    schedules = (Schedule(1, 256), Schedule(2, 1024, pairs=10_000), Schedule(3, 64, split=False))
+    runners = [FakeRunner(schedule=schedule) for schedule in schedules]
+    requests = [request_of(runners[number], *described) for number, *described in drawn]
+    for request in requests:
+        queue.add(request)
+    taken, running = Counter[tuple[Request, int]](), list[Batch]()
+    while queue.requests:
+        batch = queue.take(idle, 1.0, late)
+        if batch is None:
+            for ended in running:
+                queue.end(ended, 0.1, 1, True)
+            running.clear()
+            continue
+        running.append(batch)
+        schedule, texts = batch.runner.schedule, [(one, index) for one, some in batch.parts.items() for index in some]
+        taken.update(texts)
+        assert {request.runner for request in batch.parts} == {batch.runner}
+        assert len({request.texts.prompt_tokens for request in batch.parts}) == 1
+        assert sum(one.runner is batch.runner for one in running) <= schedule.workers
+        lengths = [request.lengths[index] for request, index in texts]
+        padded = len(lengths) * max(lengths)
+        assert (batch.texts, batch.tokens, batch.padding) == (len(texts), sum(lengths), padded - sum(lengths))
+        assert batch.texts == 1 or padded <= schedule.budget
+        assert batch.texts == 1 or padded * max(lengths) <= (schedule.pairs or np.inf)
+        assert queue.tokens == sum(request.queued_tokens for request in requests)
+    assert set(late) == {request for request in requests if request.deadline == 0}
+    expected = [(one, index) for one in requests if one.deadline > 0 for index in range(len(one.lengths))]
+    assert taken == Counter(expected)
+    assert queue.seconds == queue.tokens == 0
+    assert not queue.ready
+
+
 @settings(max_examples=20)
 @given(st.lists(st.floats(0.001, 100), min_size=2, max_size=5))
 def test_models_take_turns_by_time(seconds: list[float]) -> None:

@@ -59,6 +59,14 @@ def test_the_vectors_of_a_request_do_not_change_with_the_batches_they_share(open
     np.testing.assert_array_equal(requests[1].result, vectors_of([[1], [1]]))
 
 
+def test_a_request_that_failed_is_not_computed_further(opened: Opened) -> None:
+    lanes, runner, ended = opened(), FakeRunner(), Ended()
+    lanes.submit(request_of(runner, *[[POISON]] * 20, done=ended))
+    ended.wait(1)
+    lanes.close()
+    assert runner.texts == 20 + 1
+
+
 def test_a_request_that_is_complete_is_told_though_memory_is_short_for_the_next_of_its_batch(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:

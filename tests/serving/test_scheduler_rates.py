@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.lanes import Ended, Opened, request_of
+from support.lanes import Opened, request_of
 from support.runners import Clock, FakeRunner
 from support.server import until
 from whiten_runtime.inference.batching import Schedule
@@ -121,16 +121,3 @@ def test_clients_have_a_share_each_of_the_tokens_that_may_wait(opened: Opened) -
     assert lanes.stats().counted.rejected == 3 + 2 + 1
     runner.open.set()
     lanes.close(wait=False)
-
-
-def test_tokens_are_given_back_whatever_becomes_of_a_request(opened: Opened) -> None:
-    lanes, ended = opened(), Ended()
-    broken, runner = FakeRunner(), FakeRunner()
-    for ids, deadline in (([1, 2], 1e18), ([666], 1e18), ([1], 0.0), ([667], 1e18)):
-        for model in (broken, runner):
-            lanes.submit(request_of(model, ids, done=ended, deadline=deadline))
-    ended.wait(8)
-    until(lambda: not lanes.stats().lanes_busy)
-    assert lanes._tokens.total == 0
-    assert not lanes._tokens._held
-    assert not lanes._open

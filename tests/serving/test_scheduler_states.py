@@ -33,10 +33,7 @@ class StepRunner(FakeRunner):
         self._lock = threading.Lock()
 
     def run_batch(self, *arguments: Any, **named: Any) -> NDArray[np.float32]:
-        go, lengths = threading.Event(), [len(row) for row in arguments[0]]
-        padded = len(lengths) * max(lengths)
-        assert len(lengths) == 1 or padded <= self.schedule.budget
-        assert len(lengths) == 1 or padded * max(lengths) <= (self.schedule.pairs or np.inf)
+        go = threading.Event()
         with self._lock:
             self.runs.append(go)
             self.most = max(self.most, len(self.runs))
