@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.errors import UsageError, checked_texts
-from whiten_runtime.inference.embedder import DifferentTexts
+from whiten_runtime.inference.embedder import DifferentTexts, Embedder
 from whiten_runtime.inference.engine import Engine, TokenizedTexts
 from whiten_runtime.inference.options import EncodeOptions, QueuedArguments
 from whiten_runtime.opened.encoder import Encoder
@@ -71,28 +71,42 @@ class EncoderQueue:
         """Raise OverloadedError if even a short request would be refused now."""
         self.scheduler.check_room([self.runner])
 
-    def request(self, texts: str | Iterable[str], **options: Unpack[QueuedArguments]) -> Request:
-        """Tokenise texts, by the options of `Batcher.submit`, and return a request to `put`."""
+    def request(
+        self, texts: str | Iterable[str], most: int | None = None, **options: Unpack[QueuedArguments]
+    ) -> Request:
+        """Tokenise texts, by the options of `Batcher.submit`, and return a request to `put`.
+
+        `most` is a number of tokens of a text, if it is less than the bundle's.
+        """
         call = _Call.of(texts, self._options(**options))
-        return call.request(self.runner, self._embedder.tokenize(call.texts, call.options, 0, call.different))
+        return call.request(self.runner, self._cutting(most).tokenize(call.texts, call.options, 0, call.different))
 
     async def request_in_loop(
-        self, texts: str | list[str], client: str = "", **options: Unpack[QueuedArguments]
+        self, texts: str | list[str], client: str = "", most: int | None = None, **options: Unpack[QueuedArguments]
     ) -> Request:
         """Return `request` of texts, one or a list; long ones are tokenised in threads, in turns of the client."""
         characters, readers = _characters(texts, options.get("prompt")), self.scheduler.readers
         if characters <= _INLINE_CHARACTERS:
-            return self.request(texts, **options)
+            return self.request(texts, most, **options)
         call = await readers.run(client, characters // _COMPARED, _Call.of, texts, self._options(**options))
-        extra = len(call.options.prompt) + _TEXT
+        extra, embedder = len(call.options.prompt) + _TEXT, self._cutting(most)
 
         def tokenize(part: slice) -> TokenizedTexts:
-            return self._embedder.tokenize(call.texts[part], call.options, part.start, call.different)
+            return embedder.tokenize(call.texts[part], call.options, part.start, call.different)
 
         parts = await readers.run_parts(client, [len(text) + extra for text in call.texts], tokenize)
         ids = [row for some in parts for row in some.ids]
         truncated = sum(some.truncated for some in parts)
         return call.request(self.runner, TokenizedTexts(ids, parts[0].prompt_tokens, truncated))
+
+    def _cutting(self, most: int | None) -> Embedder:
+        """Return an embedder that cuts texts to a number of tokens, special ones included."""
+        if most is None or most >= self._embedder.tokenizer.max_seq_length:
+            return self._embedder
+        least = sum(self._embedder.tokenizer.special_tokens) + 1
+        if most < least:
+            raise UsageError(f"texts are to be cut to {most} tokens; wanted at least {least}")
+        return self._embedder.shortened(most)
 
     def _options(self, **options: Unpack[QueuedArguments]) -> EncodeOptions:
         settings = encode_options(self.encoder, **options)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from support.asgi import FIELDS, ask, asked, until
 from support.bundles import add_token_without_row, copy_bundle
-from support.conformance import Row, broken, check, check_vectors, read_table, send
+from support.conformance import Row, check, check_vectors, read_table, send
 from support.loads import (
     NOISY,
     Post,
@@ -500,7 +500,6 @@ def test_f8_fields_are_taken_obeyed_or_refused_by_name(prompted: Encoder, row: R
 values = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5), st.lists, max_leaves=3)
 
 
-@broken(84)
 @settings(max_examples=25)
 @given(st.sampled_from(sorted(FIELDS)), st.from_regex("x_[a-z_]{1,20}", fullmatch=True), values)
 @example("/v1/embeddings", "foo", None)
@@ -520,7 +519,7 @@ def test_f9_clients_are_told_what_they_act_on(prompted: Encoder, row: Row) -> No
     [
         ("/v1/embeddings", "input", ["model_not_found"]),
         ("/embed", "inputs", ["other"]),
-        pytest.param("/api/embed", "input", ["not found, try pulling it first"], marks=broken(84)),
+        ("/api/embed", "input", ["not found, try pulling it first"]),
     ],
 )
 def test_f9_an_unknown_model(two_models: RunningServer, path: str, field: str, words: list[str]) -> None:

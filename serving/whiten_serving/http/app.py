@@ -34,7 +34,15 @@ HUNG = 60.0
 """Seconds after which /live says that the process cannot go on: while all models fail on every text, or while a batch
 runs on that was to end."""
 
-_EXPOSED = ("x-request-id", "x-whiten-truncated", "x-whiten-shape", "x-whiten-dtype", "retry-after", "retry-after-ms")
+_EXPOSED = (
+    "x-request-id",
+    "x-whiten-truncated",
+    "x-whiten-ignored",
+    "x-whiten-shape",
+    "x-whiten-dtype",
+    "retry-after",
+    "retry-after-ms",
+)
 
 
 async def live(service: Service, request: Request, call: Call) -> Response:
@@ -105,6 +113,10 @@ ENDPOINTS = (
     Endpoint("GET", "/models", "openai", openai.models),
     Endpoint("GET", "/v1/models/{id}", "openai", openai.model),
     Endpoint("GET", "/openai/v1/models", "openai", openai.models),
+    Endpoint("GET", "/openai/v1/models/{id}", "openai", openai.model),
+    Endpoint("GET", "/openai/models", "openai", openai.models),
+    Endpoint("GET", "/openai/models/{id}", "openai", openai.model),
+    Endpoint("GET", "/openai/deployments", "openai", openai.models),
     Endpoint("POST", "/api/embed", "ollama", ollama.embed),
     Endpoint("POST", "/api/embeddings", "ollama", ollama.embeddings),
     Endpoint("GET", "/api/tags", "ollama", ollama.tags),
@@ -209,7 +221,10 @@ class _Routes:
         if (methods := self._paths.get(path)) is not None:
             return methods, {}
         matches = ((pattern.fullmatch(path), methods) for pattern, methods in self._patterns)
-        return next(((methods, match.groupdict()) for match, methods in matches if match), ({}, {}))
+        if place := next(((methods, match.groupdict()) for match, methods in matches if match), None):
+            return place
+        plain = re.sub("/+", "/", path).rstrip("/")  # clients add slashes
+        return self._at(plain) if plain not in ("", path) else ({}, {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -294,11 +309,19 @@ def _headers(service: Service, call: Call) -> list[tuple[bytes, bytes]]:
     headers = [(b"x-request-id", call.id.encode("ascii"))]
     if call.truncated:
         headers.append((b"x-whiten-truncated", b"%d" % call.truncated))
+    if call.ignored:
+        headers.append((b"x-whiten-ignored", _shown(call.ignored)))
     ambiguous = b"transfer-encoding" in call.headers and b"content-length" in call.headers
     missing = call.code == "deadline" or (b"expect" in call.headers and not call.awaited)
     if service.draining or ambiguous or missing:
         headers.append((b"connection", b"close"))
     return headers
+
+
+def _shown(names: Sequence[str]) -> bytes:
+    """Return names, which may be any texts, as the value of a header."""
+    shown = ", ".join(re.sub(r"[^!-+./:-~-]", "?", name[:40]) for name in names[:10])
+    return (shown + (", ..." if len(names) > 10 else "")).encode("ascii")
 
 
 def _describe_span(call: Call) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import math
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from secrets import token_hex
@@ -52,6 +53,7 @@ class Call:
     run_seconds: float = 0.0
     status: int = 0  # 499 where the caller has gone
     code: str | None = None  # of its error
+    ignored: Sequence[str] = ()  # names of its fields that mean nothing here
     awaited: bool = False  # whether its body was asked for
     received: bool = False  # whether its body was read
     reserved: int = 0  # bytes of the budget

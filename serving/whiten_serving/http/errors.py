@@ -1,11 +1,12 @@
 """Answer what goes wrong: the status, words and headers of each kind of error, in each dialect."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypedDict
 
 from msgspec import Meta
 
-from whiten_runtime.errors import ClosedError, NoVectorError, TextError, TooLongError, UsageError
+from whiten_runtime.errors import ClosedError, NoVectorError, TextError, UsageError
 from whiten_serving.requests import DeadlineExceededError, OverloadedError, TooManyTokensError
 
 Dialect = Literal["openai", "tei", "ollama"]
@@ -109,7 +110,8 @@ class ApiError(Exception):
         if dialect == "tei":
             return {"error": self.message, "error_type": self.problem.tei}
         if dialect == "ollama":
-            return {"error": self.message}
+            missing = "model not found, try pulling it first: " if self.code == "model_not_found" else ""
+            return {"error": missing + self.message}
         kind = _TYPES.get(self.problem.status, "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
@@ -118,11 +120,23 @@ class ClientGoneError(Exception):
     """Raised when a caller has gone before its answer; the status in logs and metrics is 499."""
 
 
+_TOO_LONG: dict[Dialect, str] = {
+    "openai": "this model's maximum context length is {limit} tokens, but {what}",
+    "tei": "`inputs` must have less than {limit} tokens, but {what}",
+    "ollama": "the input length exceeds the context length of {limit} tokens: {what}",
+}
+"""Words by which clients know that a text is too long, in each dialect."""
+
+
+def too_long(message: str, limit: int, field: str, dialect: Dialect) -> ApiError:
+    """Return the answer to a request with a text that is too long, of which the message of `Encoder.encode` tells."""
+    what = re.sub(r"^texts(?=\[)", field, message.partition(",")[0].partition(";")[0])
+    words = _TOO_LONG[dialect].format(limit=limit, what=what)
+    return ApiError("context_length_exceeded", f"{words}; send a shorter text, or leave truncation on", field)
+
+
 def of_request(error: Exception) -> ApiError:
     """Return the answer to an error that was raised before a request was queued: the caller's own, mostly."""
-    if isinstance(error, TooLongError):
-        hint = "; send shorter texts, or leave truncation on"
-        return ApiError("context_length_exceeded", str(error).split(";")[0] + hint, "input")
     if isinstance(error, TextError):
         return ApiError("invalid_type", str(error), "input")
     if isinstance(error, UsageError):

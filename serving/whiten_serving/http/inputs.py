@@ -13,28 +13,21 @@ from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.fairness import FairExecutor
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError, ClientGoneError
+from whiten_serving.http.fields import FIELDS, read_fields
 from whiten_serving.settings import AppSettings
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Sized)
 
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXTS = msgspec.json.Decoder(str | list[str])
 _IDS = msgspec.json.Decoder(list[int])
 _LISTS_OF_IDS = msgspec.json.Decoder(list[list[int]])
 
-_IDS_BEGIN = re.compile(rb"\s*\[\s*([\[\d-])")
-"""Beginning of a list of numbers, or of lists."""
+_IDS_BEGIN = re.compile(rb"\s*\[\s*(\[\s*)?-?\d")
+"""Beginning of a list of numbers, or of lists of numbers."""
 
-_WITHOUT_EFFECT = {
-    "stream": (b"false", b"null"),
-    "add_special_tokens": (b"true", b"null"),
-    "modality": (b'"text"', b"null"),
-    "late_chunking": (b"false", b"null"),
-    "truncate_prompt_tokens": (b"null",),
-    "priority": (b"0", b"null"),
-}
-"""Fields of other servers, and the values with which each changes no vector; other values are refused."""
+_SHORT = 65_536
+"""Bytes of an input that begins as token ids do, up to which it is looked at whether they go on so."""
 
 _ITEM = 80
 """Bytes that an item of a list takes besides what it says: a text of two letters, or an empty list, and its place."""
@@ -96,18 +89,22 @@ async def read_body(
     return body
 
 
-def parse_body(decoder: msgspec.json.Decoder[T], body: bytes | bytearray) -> T:
-    """Return what a body holds; one that cannot be read is read again without what other servers' clients send."""
+def parse_body(
+    decoder: msgspec.json.Decoder[T], body: bytes | bytearray, strict: bool = False
+) -> tuple[T, Sequence[str]]:
+    """Return what a body holds, and the names of its fields that were ignored; `strict` refuses them."""
     try:
-        return parse(decoder, body)
+        return parse(decoder, body), ()
+    except ApiError:
+        pass
+    try:
+        fields = parse(FIELDS, body)
     except ApiError as error:
-        if error.code == "invalid_json":
-            body = _repaired(body, error)
-        elif error.code != "unknown_field" or error.param not in _WITHOUT_EFFECT:
+        if error.code != "invalid_json" or (repaired := _repaired(body, error)) == body:
             raise
-    fields = parse(_FIELDS, body).items()
-    known = {name: raw for name, raw in fields if bytes(raw) not in _WITHOUT_EFFECT.get(name, ())}
-    return parse(decoder, msgspec.json.encode(known))
+        return parse_body(decoder, repaired, strict)
+    known, ignored = read_fields(decoder.type, fields, strict)
+    return parse(decoder, known), ignored
 
 
 def parse(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | msgspec.Raw, param: str = "") -> T:
@@ -189,11 +186,15 @@ class Inputs:
                 raise
         else:
             return [texts] if isinstance(texts, str) else texts, []
-        if self._settings.token_ids == "reject":
-            raise ApiError("token_ids", _REMEDY, param)
+        rejected = ApiError("token_ids", _REMEDY.replace("input", param, 1), param)
+        if self._settings.token_ids == "reject" and len(written) > _SHORT:
+            raise rejected
         self._check_count(written.count(b"[") - 1, param)
         self.check_total([written.count(b",") + 1], "token ids", param)
-        return [], parse(_LISTS_OF_IDS, written, param) if begin[1] == b"[" else [parse(_IDS, written, param)]
+        ids = parse(_LISTS_OF_IDS, written, param) if begin[1] else [parse(_IDS, written, param)]
+        if self._settings.token_ids == "reject":
+            raise rejected
+        return [], ids
 
     def check(self, texts: Sequence[str], param: str) -> None:
         """Check texts."""

@@ -15,37 +15,31 @@ from whiten_serving.http.metrics import version
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Service, Wanted, answer, json_of, rows_of
 
-_WITHOUT_EFFECT = frozenset(
-    {
-        *("num_keep", "seed", "num_predict", "top_k", "top_p", "min_p", "tfs_z", "typical_p", "repeat_last_n"),
-        *("temperature", "repeat_penalty", "presence_penalty", "frequency_penalty", "mirostat", "mirostat_tau"),
-        *("mirostat_eta", "penalize_newline", "stop", "numa", "num_batch", "num_gpu", "main_gpu", "low_vram"),
-        *("f16_kv", "logits_all", "vocab_only", "use_mmap", "use_mlock", "num_thread"),
-    }
-)
-"""Options of Ollama that choose words or places in memory, and so change no vector."""
 
-Options = dict[str, str | int | float | bool | list[str] | None]
+class OllamaOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Options of Ollama, of which only the length of the context means something here."""
+
+    num_ctx: int | float | str | None = None
 
 
 class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     model: str | None = None
     keep_alive: str | int | float | None = None
-    options: Options | None = None
+    options: OllamaOptions | None = None
     truncate: bool | None = None
 
 
 class OllamaEmbedRequest(_Common, kw_only=True):
     """Asks for vectors, which /api/embed divides by their norm."""
 
-    input: TextsOrIds
-    dimensions: Annotated[int, Meta(ge=0)] | None = None
+    input: TextsOrIds = msgspec.field(default_factory=lambda: msgspec.Raw(b"[]"))
+    dimensions: int | float | None = None
 
 
 class OllamaPromptRequest(_Common, kw_only=True):
-    """Asks for one vector, by the older route."""
+    """Asks for one vector, by the older route; without a text for none, as who wants the model in memory."""
 
-    prompt: str
+    prompt: str = ""
 
 
 class OllamaShowRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -118,7 +112,7 @@ async def embed(
     asked = await service.read(request, call, _EMBED)
     with service.models.using(service.models.get(asked.model)) as served:
         texts = await service.inputs.texts(call, asked.input, served.encoder, "input")
-        context, dimensions = _context(asked.options), asked.dimensions or None
+        context, dimensions = _context(asked.options), asked.dimensions
         wanted = Wanted(texts=texts, dimensions=dimensions, truncate=asked.truncate, context=context)
         vectors = await service.embed(call, served, wanted, normalize=True)
     took = round((time.monotonic() - call.begun) * 1e9)
@@ -131,23 +125,25 @@ async def embeddings(
 ) -> Annotated[Response, OllamaEmbedding]:
     """Embed one text."""
     asked = await service.read(request, call, _PROMPT)
+    if not asked.prompt:
+        return answer(json_of({"embedding": []}))
     service.inputs.check([asked.prompt], "prompt")
-    wanted = Wanted(texts=[asked.prompt], truncate=asked.truncate, context=_context(asked.options))
+    wanted = Wanted(texts=[asked.prompt], field="prompt", truncate=asked.truncate, context=_context(asked.options))
     with service.models.using(service.models.get(asked.model)) as served:
         vectors = await service.embed(call, served, wanted, normalize=False)
     return answer(json_of({"embedding": vectors[0]}))
 
 
-def _context(options: Options | None) -> int | None:
-    """Return the length of a context that the options ask for; None if they do not."""
-    values = {name: value for name, value in (options or {}).items() if value is not None}
-    context = values.pop("num_ctx", None)
-    if unknown := [name for name in values if name not in _WITHOUT_EFFECT]:
-        message = f"options.{unknown[0][:80]} is not one that this server understands; leave it out"
-        raise ApiError("unknown_field", message, "options")
-    if context is not None and (isinstance(context, bool | str | list) or context < 1 or context % 1):
-        raise ApiError("invalid_type", "options.num_ctx is not a whole number of at least 1", "options")
-    return None if context is None else int(context)
+def _context(options: OllamaOptions | None) -> int | None:
+    """Return the length of a context that the options ask for; None if they do not, as by 0 or -1."""
+    context = None if options is None else options.num_ctx
+    try:
+        number = float(context or 0)
+    except ValueError:
+        number = 0.5
+    if number % 1:
+        raise ApiError("invalid_type", f"options.num_ctx is {str(context)[:20]!r}; wanted a whole number", "options")
+    return int(number) if number > 0 else None
 
 
 async def tags(service: Service, request: Request, call: Call) -> Annotated[Response, OllamaModelList]:

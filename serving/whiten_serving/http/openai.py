@@ -15,6 +15,9 @@ from whiten_serving.http.inputs import TextsOrIds
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Service, Wanted, answer, base64_of, json_of, little_endian, rows_of
 
+AnyValue = Annotated[msgspec.Raw, Meta(extra_json_schema={"description": "Any value; it has no effect."})]
+_ABSENT = msgspec.field(default_factory=msgspec.Raw)
+
 
 class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
     """Asks for vectors. The fields from `prompt_name` on are not OpenAI's; clients send them as `extra_body`."""
@@ -22,11 +25,12 @@ class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     input: TextsOrIds
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, Meta(ge=1)] | None = None
-    user: str | None = None
-    metadata: dict[str, str] | None = None
+    dimensions: int | float | None = None
+    user: AnyValue = _ABSENT
+    metadata: AnyValue = _ABSENT
     prompt_name: str | None = None
-    input_type: Literal["query", "document", "passage", "search_query", "search_document"] | None = None
+    input_type: str | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
     truncate: bool | Literal["NONE", "START", "END"] | None = None
     normalize: bool | None = None
     precision: VectorPrecision | None = None
@@ -110,13 +114,17 @@ def _wanted(asked: EmbeddingsRequest, texts: list[str]) -> Wanted:
             'give encoding_format="float", which openai-python must be told, or leave the precision out'
         )
         raise ApiError("unsupported_value", message, "encoding_format")
-    cut, kind = asked.truncate, asked.input_type
+    cut, most = asked.truncate, asked.truncate_prompt_tokens
+    if most == 0:
+        message = "truncate_prompt_tokens is 0; wanted a number of tokens, or -1 for the model's"
+        raise ApiError("unsupported_value", message, "truncate_prompt_tokens")
     return Wanted(
         texts=texts,
         dimensions=asked.dimensions,
         normalize=asked.normalize,
         prompt_name=asked.prompt_name,
-        task=None if kind is None else "query" if kind.endswith("query") else "document",
+        input_type=asked.input_type,
+        context=None if most == -1 else most,
         truncate=None if cut is None else cut if isinstance(cut, bool) else cut != "NONE",
         side="left" if cut == "START" else "right" if cut == "END" else None,
         precision=precision,

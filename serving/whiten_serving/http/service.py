@@ -1,6 +1,7 @@
 """Hold what routes need, and compute the vectors that a request asks for."""
 
 import asyncio
+import logging
 import re
 import sys
 import time
@@ -18,11 +19,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from whiten_runtime.bundle.records import Side, VectorPrecision
-from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.errors import TooLongError, UsageError, WhitenError
 from whiten_runtime.inference.options import TASK_PROMPTS, Prompts, Task, leading_width
 from whiten_runtime.opened.opening import stores_ranges
 from whiten_serving.http.calls import Budget, Call
-from whiten_serving.http.errors import ApiError, Dialect, of_answer, of_request
+from whiten_serving.http.errors import ApiError, Dialect, of_answer, of_request, too_long
 from whiten_serving.http.inputs import Inputs, memory_of_body, parse_body, read_body
 from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import Models, ServedModel
@@ -34,8 +35,13 @@ _NUMBERS_PER_TURN = 32_768
 """Numbers that are written as JSON before other requests have their turn: about a millisecond."""
 
 
+LOGGER = logging.getLogger("whiten.serving")
+
 _ADDRESS = re.compile(r"[0-9]+(\.[0-9]+){3}|\[[0-9a-f:.]+\]")
 """Address in a header Host."""
+
+_NAMES = 100
+"""Names of ignored fields of which the log tells."""
 
 _NUMBER = 17
 """Bytes that a number of an answer takes, about: 4 of the vector, 13 as JSON."""
@@ -46,19 +52,26 @@ _FREE = 65_536
 _JOINED = 1 << 20
 """Bytes of an answer up to which its parts are joined, which takes the event loop's thread."""
 
+_TASKS: dict[str, Task] = {
+    **dict.fromkeys(("query", "searchquery", "retrievalquery"), "query"),
+    **dict.fromkeys(("document", "passage", "searchdocument", "retrievaldocument", "retrievalpassage"), "document"),
+}
+"""What texts are, by the letters of the words that clients have for it."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Wanted:
     """A request for vectors, whatever its dialect; None where it does not say it."""
 
     texts: list[str]
-    dimensions: int | None = None
+    dimensions: float | None = None  # a whole number; 0 is None
     normalize: bool | None = None
     prompt_name: str | None = None
-    task: Task | None = None  # what the texts are, from which the prompt follows
+    input_type: str | None = None  # what the texts are, from which the prompt follows; or the name of a prompt
     truncate: bool | None = None
     side: Side | None = None  # side from which long texts are cut
-    context: int | None = None  # number of tokens of a text that the caller reckons with
+    context: int | None = None  # number of tokens beyond which texts are cut, or refused
+    field: str = "input"  # of the texts
     precision: VectorPrecision = "float32"
 
 
@@ -87,6 +100,7 @@ class Service:
         self.draining = False  # the process is about to stop: /ready says no, and answers close their connections
         self.budget = Budget(settings.max_in_flight)
         self.metrics = Metrics(models, self.budget, lambda: not self.draining)
+        self._ignored: set[str] = set()  # fields of which the log has told
         self.inputs = Inputs(settings, models.scheduler.readers)
         self.take_keys(settings.api_keys)
 
@@ -149,7 +163,13 @@ class Service:
         call.received = True
         if call.reserved:
             self.budget.reserve(call, await self.inputs.decode(call, len(body), memory_of_body, body))
-        return await self.inputs.decode(call, len(body), parse_body, decoder, body)
+        asked: T
+        asked, call.ignored = await self.inputs.decode(call, len(body), parse_body, decoder, body, self.settings.strict)
+        for name in call.ignored:
+            if name not in self._ignored and len(self._ignored) < _NAMES:
+                self._ignored.add(name)
+                LOGGER.info("requests have the field %r, which is ignored", name[:80])
+        return asked
 
     async def embed(self, call: Call, served: ServedModel, wanted: Wanted, normalize: bool) -> NDArray[Any]:
         """Return the vectors of a request's texts, [n, k], and tell the call what they cost."""
@@ -157,9 +177,12 @@ class Service:
         if wanted.normalize is False and served.manifest.normalize:
             message = "normalize is false, but this model divides its vectors by their norm; leave it out"
             raise ApiError("unsupported_value", message, "normalize")
-        if wanted.dimensions is not None:
+        dimensions = None
+        if wanted.dimensions:
             try:
-                leading_width(served.manifest, wanted.dimensions, "dimensions")
+                if wanted.dimensions % 1:
+                    raise UsageError(f"dimensions is {wanted.dimensions}; wanted a whole number")
+                dimensions = leading_width(served.manifest, int(wanted.dimensions), "dimensions")
             except UsageError as error:
                 raise ApiError("dimensions", str(error), "dimensions") from None
         if wanted.precision in ("int8", "uint8") and not stores_ranges(served.encoder):
@@ -168,14 +191,14 @@ class Service:
         asked = self.settings.normalize if wanted.normalize is None else wanted.normalize
         options = {
             **_prompt(served, wanted),
-            "truncate_dim": wanted.dimensions,
+            "truncate_dim": dimensions,
             "normalize_embeddings": normalize if asked is None else asked,
             "truncate": self.settings.on_long == "truncate" if wanted.truncate is None else wanted.truncate,
             "precision": wanted.precision,
         }
         if call.remaining <= 0:
             raise ApiError("deadline", "the request timed out before it was computed; raise x-timeout-ms or --timeout")
-        numbers = len(wanted.texts) * (wanted.dimensions or served.manifest.dimension)
+        numbers = len(wanted.texts) * (dimensions or served.manifest.dimension)
         self.budget.reserve(call, call.reserved + numbers * _NUMBER)
         return await _computed(call, served, wanted, options)
 
@@ -190,7 +213,10 @@ def _key(headers: dict[bytes, bytes]) -> bytes:
 async def _computed(call: Call, served: ServedModel, wanted: Wanted, options: dict[str, Any]) -> NDArray[Any]:
     begun = time.monotonic()
     try:
-        request = await served.queue.request_in_loop(wanted.texts, call.key, **options)
+        request = await served.queue.request_in_loop(wanted.texts, call.key, wanted.context, **options)
+    except TooLongError as error:
+        limit = min(served.manifest.max_seq_length, wanted.context or served.manifest.max_seq_length)
+        raise too_long(str(error), limit, wanted.field, call.dialect) from error
     except WhitenError as error:
         raise of_request(error) from error
     request.deadline, request.client = call.deadline, call.key
@@ -200,9 +226,6 @@ async def _computed(call: Call, served: ServedModel, wanted: Wanted, options: di
         side = served.manifest.truncation_side
         message = f"a text is too long, and this model cuts texts on the {side}; send shorter texts, or leave it out"
         raise ApiError("unsupported_value", message, "truncation_direction")
-    if wanted.context is not None and max(map(len, request.texts.ids), default=0) > wanted.context:
-        message = f"a text has more than num_ctx, {wanted.context}, tokens; send shorter texts, or leave num_ctx out"
-        raise ApiError("context_length_exceeded", message, "num_ctx")
     try:
         vectors = await served.queue.answer(request)
     except Exception as error:
@@ -217,23 +240,29 @@ async def _computed(call: Call, served: ServedModel, wanted: Wanted, options: di
 
 def _prompt(served: ServedModel, wanted: Wanted) -> dict[str, str | None]:
     """Return which prompt a request asks for, by its name or by the task of its texts."""
-    name, prompts = wanted.prompt_name, served.manifest.prompts
+    name, kind, prompts = wanted.prompt_name, wanted.input_type or "", served.manifest.prompts
+    if kind in prompts and name in (None, kind):
+        name, kind = kind, ""
     if name is not None and name not in prompts:
         known = ", ".join(prompts) or "none"
         message = f"prompt_name is {name[:80]!r}; the prompts of this model are: {known}"
         raise ApiError("unsupported_value", message, "prompt_name")
-    if wanted.task is None:
+    if not kind:
         return {"prompt_name": name, "prompt": None}
+    task = _TASKS.get(re.sub("[^a-z]", "", kind.lower()))
+    if task is None:
+        known = ", ".join(["query", "document", *prompts])
+        raise ApiError("unsupported_value", f"input_type is {kind[:80]!r}; wanted one of {known}", "input_type")
     route = served.manifest.route
-    if route in TASK_PROMPTS and route != wanted.task:
-        message = f"this model holds the route {route} alone, not {wanted.task}"
+    if route in TASK_PROMPTS and route != task:
+        message = f"this model holds the route {route} alone, not {task}"
         raise ApiError("unsupported_value", message, "input_type")
     try:
-        prompt = Prompts.of(served.manifest).for_task(wanted.task)
+        prompt = Prompts.of(served.manifest).for_task(task)
     except UsageError as error:
         raise ApiError("unsupported_value", str(error), "input_type") from None
     if name is not None and prompts[name] != prompt:
-        message = f"prompt_name is {name[:80]!r}, but input_type is {wanted.task}, another prompt; leave one out"
+        message = f"prompt_name is {name[:80]!r}, but input_type is {task}, another prompt; leave one out"
         raise ApiError("unsupported_value", message, "prompt_name")
     return {"prompt_name": None, "prompt": prompt}
 

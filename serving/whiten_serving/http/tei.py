@@ -40,7 +40,7 @@ class EmbedParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
     truncate: bool | None = None
     truncation_direction: Direction | None = None
     prompt_name: str | None = None
-    dimensions: Annotated[int, Meta(ge=1)] | None = None
+    dimensions: int | float | None = None
 
 
 class Waiting(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -236,7 +236,7 @@ def _wanted(texts: list[str], asked: _Common) -> Wanted:
             raise ApiError("unsupported_value", message)
         fields[field] = there if here is None else here
     side = fields.pop("truncation_direction")
-    return Wanted(texts=texts, side=side and side.value.lower(), **fields)
+    return Wanted(texts=texts, field="inputs", side=side and side.value.lower(), **fields)
 
 
 async def tokenize(

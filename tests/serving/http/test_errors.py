@@ -2,7 +2,7 @@
 
 import pytest
 
-from whiten_runtime.errors import BundleError, ClosedError, TextError, TooLongError, UsageError
+from whiten_runtime.errors import BundleError, ClosedError, TextError, UsageError
 from whiten_serving import DeadlineExceededError, OverloadedError, TooManyTokensError
 from whiten_serving.http.errors import PROBLEMS, ApiError, of_answer, of_request
 
@@ -17,7 +17,6 @@ def test_statuses_that_clients_try_again_are_those_that_may_help() -> None:
 @pytest.mark.parametrize(
     ("error", "code", "status"),
     [
-        (TooLongError("texts[1] has 9 tokens, but the bundle takes 8; shorten it"), "context_length_exceeded", 400),
         (TextError("texts[1] is None"), "invalid_type", 400),
         (UsageError("this bundle stores no moments"), "unsupported_value", 400),
         (OverloadedError("too many requests", 7.4), "queue_full", 429),

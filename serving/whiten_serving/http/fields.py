@@ -1,0 +1,121 @@
+"""Read the fields of a request that its route does not have: take what changes no vector, refuse what could."""
+
+import re
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from typing import Any, get_args
+
+import msgspec
+
+from whiten_serving.http.errors import ApiError
+
+_LONGEST = 64
+"""Bytes of a value that are looked at."""
+
+FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+_SYNONYMS = {
+    **dict.fromkeys(("dimension", "outputdimension", "outputdimensionality"), "dimensions"),
+    **dict.fromkeys(("truncation", "autotruncate"), "truncate"),
+}
+"""Names that other servers have for fields of ours, in small letters."""
+
+_TEXTS = frozenset(
+    {
+        *("input", "inputs", "prompt", "text", "texts", "messages", "content", "contents", "sentence", "sentences"),
+        *("document", "documents", "query", "queries", "title", "system"),
+    }
+)
+"""Names under which other servers take texts, or parts of them."""
+
+_CHANGES = frozenset(
+    {
+        *("dim", "dims", "embeddingdimension", "embeddingsize", "vectorsize", "truncatedim", "matryoshkadim"),
+        *("normalize", "normalise", "normalized", "normalization", "normalizeembeddings", "embdnormalize"),
+        *("prompts", "promptname", "instruction", "instructions", "instruct", "prefix", "queryprefix", "role"),
+        *("queryinstruction", "task", "tasktype", "inputtype", "texttype", "isquery", "truncate"),
+        *("embeddingtype", "embeddingtypes", "outputdtype", "outputtype", "encodingformat", "encodingtype"),
+        *("embeddtype", "dtype", "precision", "quantization", "quantize", "endianness", "bits"),
+        *("pooling", "poolingtype", "poolingmethod", "poolingmode", "poolingstrategy", "layer", "layers"),
+        *("latechunking", "passages", "chunking", "chunksize", "chunkoverlap", "truncationside", "truncationstrategy"),
+        *("truncationdirection", "truncateprompttokens", "maxtokens", "maxlength", "maxseqlength", "maxinputlength"),
+        *("numctx", "addspecialtokens", "addeos", "addbos", "returnsparse", "returndense", "returncolbertvecs"),
+        *("sparse", "multivector", "modality", "modalities", "image", "images", "audio", "video", "whitening"),
+        *("lora", "loraid", "adapter", "adapterid", "revision", "stream"),
+    }
+)
+"""Names of fields, in small letters, that change vectors or the answer, here or in the servers that have them."""
+
+_NUMBERS = (b'"float"', b'"float32"', b'["float"]', b'["float32"]')
+_NEUTRAL: dict[str, tuple[bytes, ...]] = {
+    **dict.fromkeys(("embeddingtype", "embeddingtypes", "outputdtype", "outputtype", "embeddtype", "dtype"), _NUMBERS),
+    **dict.fromkeys(("encodingformat", "encodingtype", "precision"), _NUMBERS),
+    **dict.fromkeys(("latechunking", "returnsparse", "returncolbertvecs", "sparse"), (b"false",)),
+    **dict.fromkeys(("multivector", "stream"), (b"false",)),
+    **dict.fromkeys(("addspecialtokens", "returndense"), (b"true",)),
+    "endianness": (b'"native"', b'"little"'),
+    "modality": (b'"text"',),
+    "truncateprompttokens": (b"-1",),
+}
+"""Values of such fields, as JSON, that say what is the case anyway."""
+
+
+def read_fields(kind: Any, fields: Mapping[str, msgspec.Raw], strict: bool) -> tuple[bytes, list[str]]:
+    """Return a body with those fields that a struct has, and the names of others, which change nothing.
+
+    Raises:
+        ApiError: a field could change vectors, or any is unknown where `strict` is set.
+    """
+    ignored: list[str] = []
+    texts = next((name for name in kind.__struct_fields__ if name in ("input", "inputs", "prompt")), None)
+    known = _known(kind, fields, "", texts, ignored)
+    if strict and ignored:
+        raise _unknown(ignored[0], "leave it out")
+    return msgspec.json.encode(known), ignored
+
+
+def _known(
+    kind: Any, fields: Mapping[str, msgspec.Raw], place: str, texts: str | None, ignored: list[str]
+) -> dict[str, Any]:
+    """Return the fields of a struct, which is at a place of the body whose texts are in a field, if it has any."""
+    types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+    known: dict[str, Any] = {}
+    for name, raw in fields.items():
+        value = bytes(memoryview(raw)[:_LONGEST])
+        if value == b"null":
+            continue
+        if name not in types:
+            plain = re.sub("[^a-z]", "", name.lower())
+            synonym = _SYNONYMS.get(plain)
+            if synonym in types and synonym not in fields:
+                known[synonym] = raw
+            elif value.replace(b" ", b"") not in _NEUTRAL.get(plain, ()):
+                if texts is not None:
+                    _check_harmless(place + name, plain, types, texts)
+                ignored.append(place + name)
+        elif value[:1] == b"{" and (nested := _struct(types[name])):
+            known[name] = _known(nested, FIELDS.decode(raw), f"{place}{name}.", texts, ignored)
+        else:
+            known[name] = raw
+    return known
+
+
+def _check_harmless(name: str, plain: str, types: Collection[str], texts: str) -> None:
+    """Check that an unknown field changes no vector, by its name."""
+    if plain in _TEXTS and texts in types:
+        raise _unknown(name, f"the texts belong in {texts!r}")
+    if near := get_close_matches(name, types, 1, 0.85):
+        raise _unknown(name, f"did you mean {near[0]!r}?")
+    if plain in _CHANGES or plain in _SYNONYMS or plain in _TEXTS:
+        raise _unknown(name, "it could change the vectors; leave it out")
+
+
+def _struct(kind: Any) -> Any:
+    """Return the struct that values of a type may be; None if there is none."""
+    kinds = (kind, *get_args(kind))
+    return next((part for part in kinds if isinstance(part, type) and issubclass(part, msgspec.Struct)), None)
+
+
+def _unknown(name: str, advice: str) -> ApiError:
+    message = f"field {name[:80]!r} is not one that this server understands; {advice}"
+    return ApiError("unknown_field", message, name.rpartition(".")[2][:80])
