@@ -10,7 +10,10 @@ import msgspec
 from whiten_serving.http.errors import ApiError
 
 _LONGEST = 64
-"""Bytes of a value that are looked at."""
+"""Characters of a name, and bytes of a value, that are looked at."""
+
+_MOST = 100
+"""Fields without a meaning that a request may have."""
 
 FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -30,7 +33,16 @@ _TEXTS = frozenset(
 
 _CHANGES = frozenset(
     {
-        *("dim", "dims", "embeddingdimension", "embeddingsize", "vectorsize", "truncatedim", "matryoshkadim"),
+        *(
+            "dimensions",
+            "dim",
+            "dims",
+            "embeddingdimension",
+            "embeddingsize",
+            "vectorsize",
+            "truncatedim",
+            "matryoshkadim",
+        ),
         *("normalize", "normalise", "normalized", "normalization", "normalizeembeddings", "embdnormalize"),
         *("prompts", "promptname", "instruction", "instructions", "instruct", "prefix", "queryprefix", "role"),
         *("queryinstruction", "task", "tasktype", "inputtype", "texttype", "isquery", "truncate"),
@@ -45,6 +57,9 @@ _CHANGES = frozenset(
     }
 )
 """Names of fields, in small letters, that change vectors or the answer, here or in the servers that have them."""
+
+_CONTAINERS = frozenset({"parameters", "options", "extrabody", "modelkwargs", "encodekwargs", "kwargs", "config"})
+"""Names of objects in which clients put such fields."""
 
 _NUMBERS = (b'"float"', b'"float32"', b'["float"]', b'["float32"]')
 _NEUTRAL: dict[str, tuple[bytes, ...]] = {
@@ -85,14 +100,14 @@ def _known(
         if value == b"null":
             continue
         if name not in types:
-            plain = re.sub("[^a-z]", "", name.lower())
-            synonym = _SYNONYMS.get(plain)
-            if synonym in types and synonym not in fields:
+            name = name[:_LONGEST]
+            synonym = _SYNONYMS.get(_plain(name))
+            if synonym in types and synonym not in fields.keys() | known.keys():
                 known[synonym] = raw
-            elif value.replace(b" ", b"") not in _NEUTRAL.get(plain, ()):
-                if texts is not None:
-                    _check_harmless(place + name, plain, types, texts)
+            elif texts is None or not _changes_nothing(place + name, raw, types, texts):
                 ignored.append(place + name)
+                if len(ignored) > _MOST:
+                    raise _unknown(name, f"nor are {_MOST} others; leave them out")
         elif value[:1] == b"{" and (nested := _struct(types[name])):
             known[name] = _known(nested, FIELDS.decode(raw), f"{place}{name}.", texts, ignored)
         else:
@@ -100,14 +115,25 @@ def _known(
     return known
 
 
-def _check_harmless(name: str, plain: str, types: Collection[str], texts: str) -> None:
-    """Check that an unknown field changes no vector, by its name."""
+def _plain(name: str) -> str:
+    return re.sub("[^a-z]", "", name.lower())
+
+
+def _changes_nothing(name: str, raw: msgspec.Raw, types: Collection[str], texts: str) -> bool:
+    """Return whether an unknown field says what is the case anyway; refuse it if it could change a vector."""
+    plain, value = _plain(name.rpartition(".")[2]), bytes(memoryview(raw)[:_LONGEST])
+    if value.replace(b" ", b"") in (b"null", *_NEUTRAL.get(plain, ())):
+        return True
     if plain in _TEXTS and texts in types:
         raise _unknown(name, f"the texts belong in {texts!r}")
-    if near := get_close_matches(name, types, 1, 0.85):
+    if near := get_close_matches(name.lower(), types, 1, 0.85):
         raise _unknown(name, f"did you mean {near[0]!r}?")
-    if plain in _CHANGES or plain in _SYNONYMS or plain in _TEXTS:
+    if plain in _SYNONYMS or plain in _TEXTS or get_close_matches(plain, _CHANGES, 1, 0.85):
         raise _unknown(name, "it could change the vectors; leave it out")
+    if plain in _CONTAINERS and value[:1] == b"{":
+        for key, inner in FIELDS.decode(raw).items():
+            _changes_nothing(f"{name}.{key[:_LONGEST]}", inner, types, texts)
+    return False
 
 
 def _struct(kind: Any) -> Any:
