@@ -79,6 +79,7 @@ def describe(placed: list[tuple[str, Endpoint]], server: str, keys: bool) -> dic
     types = list(dict.fromkeys(kind for some in kinds for kind in some))
     places, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     for schema in components.values():
+        schema.pop("additionalProperties", None)  # other fields are taken, if they change no vector
         for field in schema.get("properties", {}).values():
             field.pop("default", None)  # openapi-typescript wants a value for each field that has one
     paths: dict[str, dict[str, Any]] = {}

@@ -97,7 +97,7 @@ def test_bodies_are_decoded_with_the_types_that_are_described(
     for kind in kinds:
         schema = described["components"]["schemas"][kind.__name__]
         assert list(schema["properties"]) == list(kind.__struct_fields__)
-        assert schema["additionalProperties"] is False
+        assert "additionalProperties" not in schema
 
 
 @pytest.mark.parametrize(
