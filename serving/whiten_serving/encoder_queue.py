@@ -148,7 +148,7 @@ class EncoderQueue:
         finally:
             self.scheduler.cancel(request)
         if request.error is not None:
-            raise request.error.with_traceback(None)  # others may raise it too, each with a traceback of its own
+            raise request.error
         assert request.result is not None
         return request.result
 

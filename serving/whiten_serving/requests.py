@@ -316,7 +316,7 @@ class Line:
     def window(self, now: float, late: list[Request]) -> list[Item]:
         """Return up to `WINDOW` texts in the order of turns; note requests whose deadlines have passed."""
         items: list[Item] = []
-        self._requests[self._clients.first(self._requests)].first()  # those whose turns are over go behind the others
+        self.first()  # requests whose turns are over go behind the others
         for client in self._clients:
             for request in self._requests.get(client, ()):
                 if now >= request.deadline:
@@ -326,6 +326,10 @@ class Line:
                 if len(items) == WINDOW:
                     return items
         return items
+
+    def first(self) -> Request:
+        """Return the request whose turn it is."""
+        return self._requests[self._clients.first(self._requests)].first()
 
     def form(self, window: list[Item], idle: int) -> Batch:
         """Return a batch of the first text and others of the window."""
@@ -415,6 +419,11 @@ class Queue:
     def ready(self) -> bool:
         """Return whether texts wait of which a batch may be taken now."""
         return any(line.ready for line in self._waiting)
+
+    def first(self) -> Request | None:
+        """Return the request of the next batch; None if none may be taken."""
+        line = self._next()
+        return None if line is None else line.first()
 
     def _next(self) -> Line | None:
         ready = (line for line in self._waiting if line.ready)

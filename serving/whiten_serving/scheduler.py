@@ -1,6 +1,7 @@
 """Queue requests, and compute their texts in batches on threads: `Scheduler`."""
 
 import atexit
+import copy
 import logging
 import math
 import os
@@ -14,7 +15,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.errors import NOT_FINITE, ClosedError, NoVectorError, RunError, UsageError
+from whiten_runtime.errors import NOT_FINITE, ClosedError, NoVectorError, RunError, UsageError, one_line
 from whiten_runtime.inference.engine import Engine, is_out_of_memory
 from whiten_runtime.inference.sessions import Interruption
 from whiten_runtime.inference.vectors import rows_not_finite
@@ -42,6 +43,9 @@ many as 2,048 texts of 512 tokens."""
 _INLINE_SECONDS = 0.003
 """Seconds of work up to which a request that is there by itself is computed by the thread that asks for it: handing it
 to a lane and its vectors back takes a quarter of a millisecond."""
+
+_PAUSE = 0.05
+"""Seconds after which a lane that could not take a batch tries again."""
 
 _CLOSED = "the batcher was closed before this was computed"
 _INTERRUPTED = "interrupted, such as by Ctrl-C in the caller's thread"
@@ -274,7 +278,18 @@ class Scheduler:
 
     def _work(self) -> None:
         """Compute batches until the scheduler is closed."""
-        while (taken := self._next()) is not None:
+        while True:
+            try:
+                taken = self._next()
+            except Exception as error:  # such as a second lack of memory: nothing was taken, so another try is safe
+                _log.exception("no batch could be taken")
+                if self._closed:
+                    self._fail(list(self._open), error)
+                    return
+                time.sleep(_PAUSE)
+                continue
+            if taken is None:
+                return
             self._run(taken)
 
     def _next(self) -> _Run | None:
@@ -305,22 +320,23 @@ class Scheduler:
     def _take(self, ended: list[Request]) -> Batch | None:
         """Return a batch, if there is one; callers hold the lock, and tell the requests in `ended`.
 
-        Those are late, or all that wait where no batch can be formed, for want of memory: nobody may wait for ever.
+        Those are late, or the next one where no batch can be formed, for want of memory: nobody may wait for ever.
         """
-        batch, failed = None, list[Request]()
+        now, late = time.monotonic(), list[Request]()
         try:
-            batch = self._queue.take(self.lanes - len(self._running), time.monotonic(), ended)
-        except Exception as error:
+            return self._queue.take(self.lanes - len(self._running), now, late)
+        except Exception as reason:
             _log.exception("no batch could be formed")
-            failed = [request for request in self._open if request.queued_tokens]
-            for request in failed:
-                self._finish(request, error)
-        for request in ended:
-            self._counters.expired += 1
-            seconds = request.deadline - request.submitted
-            self._finish(request, DeadlineExceededError(f"not computed within {seconds:.1f} s"))
-        ended += failed
-        return batch
+            if (first := self._queue.first()) is not None:
+                ended.append(first)
+                self._finish(first, reason)
+            return None
+        finally:
+            for request in late:
+                ended.append(request)
+                self._counters.expired += 1
+                seconds = request.deadline - request.submitted
+                self._finish(request, DeadlineExceededError(f"not computed within {seconds:.1f} s"))
 
     def _run(self, run: _Run) -> None:
         """Compute a batch, give its texts an outcome, and note how long it took."""
@@ -400,11 +416,11 @@ class Scheduler:
             self._tell(finished)
 
     def _fail(self, requests: Iterable[Request], error: Exception) -> None:
-        """Give requests that have no outcome an error."""
+        """Give requests that have no outcome an error, each its own: whoever raises it adds a traceback."""
         with self._changed:
             failed = [request for request in requests if not request.finished]
-            for request in failed:
-                self._finish(request, error)
+            for number, request in enumerate(failed):
+                self._finish(request, _copy(error) if number else error)
         self._tell(failed)
 
     def _finish(self, request: Request, error: Exception | None = None) -> None:
@@ -437,6 +453,16 @@ class Scheduler:
         """Let those who wait for the end of requests go on; callers hold the lock."""
         self._open.difference_update(requests)
         self._ends.notify_all()
+
+
+def _copy(error: Exception) -> Exception:
+    """Return an error like another one; one in its words where its class cannot be copied."""
+    try:
+        copied = copy.copy(error)
+    except Exception:
+        copied = RunError(one_line(error))
+    copied.__cause__ = error
+    return copied
 
 
 _live: WeakSet[Scheduler] = WeakSet()

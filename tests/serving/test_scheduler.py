@@ -16,7 +16,8 @@ from support.server import until
 from whiten_runtime.errors import RunError, UsageError
 from whiten_runtime.inference.engine import OUT_OF_MEMORY
 from whiten_runtime.inference.sessions import _run_options
-from whiten_serving.requests import Batch, DeadlineExceededError, OverloadedError, Request
+from whiten_serving import requests
+from whiten_serving.requests import Batch, DeadlineExceededError, OverloadedError, Queue, Request
 from whiten_serving.scheduler import Scheduler
 
 
@@ -108,6 +109,72 @@ def test_requests_fail_where_no_batch_can_be_formed(opened: Opened, monkeypatch:
     lanes.submit(request_of(runner, [1], done=ended))
     ended.wait(5)
     assert ended.requests[-1].result is not None
+
+
+def test_a_lane_goes_on_where_taking_fails_twice(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes, runner, ended = opened(), FakeRunner(), Ended()
+    failures = [MemoryError()] * 4
+    take, first = Queue.take, Queue.first
+
+    def short_at_first(function: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(Queue, "take", short_at_first(take))
+    monkeypatch.setattr(Queue, "first", short_at_first(first))
+    request = request_of(runner, [1, 2], done=ended)
+    lanes.submit(request)
+    ended.wait(1)
+    assert request.result is not None
+
+
+@pytest.mark.parametrize("where", ["companions", "token_budget"])
+def test_the_oldest_request_fails_where_no_batch_can_be_formed(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """No lane ends of it, and nobody waits for ever: requests before and after it are computed."""
+    lanes, runner, ended, _ = held(opened, budget=20)
+    function = getattr(requests, where)
+
+    def short(lengths: Sequence[int], *arguments: Any) -> object:
+        if lengths[0] == 7:
+            raise MemoryError
+        return function(lengths, *arguments)
+
+    monkeypatch.setattr(requests, where, short)
+    monkeypatch.setattr(requests, "workers_for", lambda *_: 2)
+    asked = [request_of(runner, [1] * length, [2] * length, done=ended) for length in (6, 7, 7, 8)]
+    for request in asked:
+        lanes.submit(request)
+    runner.open.set()
+    ended.wait(5)
+    assert [type(request.error) for request in asked] == [type(None), MemoryError, MemoryError, type(None)]
+    until(lambda: lanes.stats().lanes_busy == 0)
+    assert (lanes.stats().queue_tokens, lanes.stats().queue_requests) == (0, 0)
+    again = request_of(runner, [1], done=ended)
+    lanes.submit(again)
+    ended.wait(6)
+    assert again.result is not None
+
+
+def test_each_request_gets_an_error_of_its_own(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes, runner, ended, _ = held(opened)
+
+    def deliver(*arguments: object) -> None:
+        raise ValueError("no room")
+
+    monkeypatch.setattr(lanes, "_deliver", deliver)
+    requests = [request_of(runner, [place], done=ended) for place in range(5)]
+    for request in requests:
+        lanes.submit(request)
+    runner.open.set()
+    ended.wait(6)
+    assert {str(request.error) for request in requests} == {"no room"}
+    assert len({id(request.error) for request in requests}) == 5
 
 
 @pytest.mark.parametrize("error", [ValueError("oops"), SystemExit(3), KeyboardInterrupt()])

@@ -145,6 +145,24 @@ def test_an_interrupt_in_the_callers_thread_fails_its_batch(
     assert lanes.stats().lanes_busy == 0
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("reason", [KeyboardInterrupt, GeneratorExit])
+def test_what_ends_a_lane_fails_its_batch(opened: Opened, reason: type[BaseException]) -> None:
+    def fail() -> None:
+        raise reason
+
+    lanes, ended = opened(2), Ended()
+    runner, other = CallingRunner(fail), FakeRunner()
+    lanes.submit(request_of(runner, [1], done=ended))
+    ended.wait(1)
+    assert isinstance(ended.requests[0].error, RunError)
+    lanes.end(runner)
+    until(lambda: lanes.stats().lanes_busy == 0)
+    lanes.submit(request_of(other, [1], done=ended))
+    ended.wait(2)
+    assert ended.requests[1].error is None
+
+
 def test_whoever_waits_for_an_end_takes_no_signal_from_a_lane(opened: Opened) -> None:
     """While one thread waits for a runner's end, a request of another runner wakes an idle lane at once."""
     lanes, runner, ended = opened(2), FakeRunner(held=True), Ended()
