@@ -123,7 +123,7 @@ def _of_lists(column: Any, place: str, rows: Sequence[int]) -> Rows:
         for number in value:
             if not isinstance(number, Real | Decimal) or isinstance(number, bool):
                 raise DataError(f"{place}: row {row} holds a list with {type_of(number)}; wanted numbers")
-    return _as_rows(values, place, [f"row {row}" for row in rows])
+    return _as_rows(values, place, "row", rows)
 
 
 def _read_jsonl(path: Path, column: str | None) -> Iterator[Rows]:
@@ -147,14 +147,16 @@ def _read_jsonl(path: Path, column: str | None) -> Iterator[Rows]:
     with path.open("rb") as stream:
         rows = parse_records(records_of(stream, str(path), "jsonl"), str(path), read)
         while part := list(islice(rows, _ROWS_PER_BLOCK)):
-            yield _as_rows([row for _, row in part], str(path), [f"line {number}" for number, _ in part])
+            lines, vectors = zip(*part, strict=True)
+            yield _as_rows(vectors, str(path), "line", lines)
 
 
-def _as_rows(values: list[Any], place: str, names: list[str]) -> Rows:
-    """Return vectors that are lists of numbers, each with the name that it has in a message."""
-    for name, value in zip(names, values, strict=True):
-        if len(value) != len(values[0]):
-            message = f"{name} has {len(value)} numbers, but {names[0]} has {len(values[0])}; wanted one length"
+def _as_rows(values: Sequence[list[Any]], place: str, word: str, rows: Sequence[int]) -> Rows:
+    """Return vectors that are lists of numbers; `rows` are their numbers in a message, behind a word."""
+    width = len(values[0])
+    for row, value in zip(rows, values, strict=True):
+        if len(value) != width:
+            message = f"{word} {row} has {len(value)} numbers, but {word} {rows[0]} has {width}; wanted one length"
             raise DataError(f"{place}: {message}")
     try:
         with np.errstate(over="ignore"):

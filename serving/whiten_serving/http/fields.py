@@ -101,13 +101,14 @@ def _known(
             continue
         if name not in types:
             name = name[:_LONGEST]
-            synonym = _SYNONYMS.get(_plain(name))
+            synonym = _SYNONYMS.get(letters_of(name))
             if synonym in types and synonym not in fields.keys() | known.keys():
                 known[synonym] = raw
-            elif texts is None or not _changes_nothing(place + name, raw, types, texts):
+            elif texts is None or not _says_nothing_new(place + name, raw, types, texts):
+                if texts is not None and letters_of(name) in _CONTAINERS and value[:1] == b"{":
+                    _check_container(place + name, FIELDS.decode(raw), types, texts)
                 ignored.append(place + name)
-                if len(ignored) > _MOST:
-                    raise _unknown(name, f"nor are {_MOST} others; leave them out")
+                _check_count(name, len(ignored))
         elif value[:1] == b"{" and (nested := _struct(types[name])):
             known[name] = _known(nested, FIELDS.decode(raw), f"{place}{name}.", texts, ignored)
         else:
@@ -115,13 +116,27 @@ def _known(
     return known
 
 
-def _plain(name: str) -> str:
+def letters_of(name: str) -> str:
+    """Return the letters of a name, small: clients spell one name in several ways."""
     return re.sub("[^a-z]", "", name.lower())
 
 
-def _changes_nothing(name: str, raw: msgspec.Raw, types: Collection[str], texts: str) -> bool:
+def _check_container(name: str, fields: Mapping[str, msgspec.Raw], types: Collection[str], texts: str) -> None:
+    """Check that no field of an unknown object could change a vector."""
+    _check_count(name, len(fields))
+    for key, raw in fields.items():
+        _says_nothing_new(f"{name}.{key[:_LONGEST]}", raw, types, texts)
+
+
+def _check_count(name: str, count: int) -> None:
+    """Check a number of unknown fields: each is compared with all that could change a vector."""
+    if count > _MOST:
+        raise _unknown(name, f"nor are {_MOST} others; leave them out")
+
+
+def _says_nothing_new(name: str, raw: msgspec.Raw, types: Collection[str], texts: str) -> bool:
     """Return whether an unknown field says what is the case anyway; refuse it if it could change a vector."""
-    plain, value = _plain(name.rpartition(".")[2]), bytes(memoryview(raw)[:_LONGEST])
+    plain, value = letters_of(name.rpartition(".")[2]), bytes(memoryview(raw)[:_LONGEST])
     if value.replace(b" ", b"") in (b"null", *_NEUTRAL.get(plain, ())):
         return True
     if plain in _TEXTS and texts in types:
@@ -130,9 +145,6 @@ def _changes_nothing(name: str, raw: msgspec.Raw, types: Collection[str], texts:
         raise _unknown(name, f"did you mean {near[0]!r}?")
     if plain in _SYNONYMS or plain in _TEXTS or get_close_matches(plain, _CHANGES, 1, 0.85):
         raise _unknown(name, "it could change the vectors; leave it out")
-    if plain in _CONTAINERS and value[:1] == b"{":
-        for key, inner in FIELDS.decode(raw).items():
-            _changes_nothing(f"{name}.{key[:_LONGEST]}", inner, types, texts)
     return False
 
 

@@ -24,6 +24,7 @@ from whiten_runtime.inference.options import TASK_PROMPTS, Prompts, Task, leadin
 from whiten_runtime.opened.opening import stores_ranges
 from whiten_serving.http.calls import Budget, Call
 from whiten_serving.http.errors import ApiError, Dialect, of_answer, of_request, too_long
+from whiten_serving.http.fields import letters_of
 from whiten_serving.http.inputs import Inputs, memory_of_body, parse_body, read_body
 from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import Models, ServedModel
@@ -56,7 +57,7 @@ _TASKS: dict[str, Task] = {
     **dict.fromkeys(("query", "searchquery", "retrievalquery"), "query"),
     **dict.fromkeys(("document", "passage", "searchdocument", "retrievaldocument", "retrievalpassage"), "document"),
 }
-"""What texts are, by the letters of the words that clients have for it."""
+"""Tasks of texts, by the letters of the words that clients have for them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -249,7 +250,7 @@ def _prompt(served: ServedModel, wanted: Wanted) -> dict[str, str | None]:
         raise ApiError("unsupported_value", message, "prompt_name")
     if not kind:
         return {"prompt_name": name, "prompt": None}
-    task = _TASKS.get(re.sub("[^a-z]", "", kind.lower()))
+    task = _TASKS.get(letters_of(kind))
     if task is None:
         known = ", ".join(["query", "document", *prompts])
         raise ApiError("unsupported_value", f"input_type is {kind[:80]!r}; wanted one of {known}", "input_type")

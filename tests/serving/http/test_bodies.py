@@ -66,6 +66,15 @@ def test_many_tiny_items_take_no_more_memory_than_their_body(app_with: Any, item
     assert peak < 4 * len(body)
 
 
+@pytest.mark.parametrize("place", ["", "config"], ids=["body", "object"])
+@pytest.mark.parametrize(("count", "status"), [(100, 200), (101, 400)])
+def test_so_many_unknown_fields_are_taken(app_with: Any, place: str, count: int, status: int) -> None:
+    """Each is compared with the names that could change a vector, which takes time."""
+    fields = {f"field_{number}": 1 for number in range(count)}
+    body = {"input": "a"} | ({place: fields} if place else fields)
+    assert asyncio.run(ask(app_with(), "POST", EMBEDDINGS, json.dumps(body).encode())).status == status
+
+
 ANY = msgspec.json.Decoder(dict[str, Any])
 RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 ITEMS = msgspec.json.Decoder(list[str])
