@@ -32,7 +32,24 @@ class TextError(WhitenError, TypeError):
 
 
 class TooLongError(WhitenError, ValueError):
-    """Raised when a text has more tokens, or characters, than are read and `truncate=False` forbids truncating it."""
+    """Raised when a text has more tokens, or characters, than are read and `truncate=False` forbids truncating it.
+
+    Attributes:
+        length: number of its tokens, or characters.
+        limit: number of them that are read.
+        unit: "tokens" or "characters".
+        index: index of the text in its call; None where a call has one.
+    """
+
+    def __init__(self, length: int, limit: int, unit: str, advice: str, index: int | None = None) -> None:
+        read = f"the bundle takes {limit}" if unit == "tokens" else f"at most {limit} are read"
+        text = "text" if index is None else f"texts[{index}]"
+        super().__init__(f"{text} has {length} {unit}, but {read}; {advice}")
+        self.length, self.limit, self.unit, self.index = length, limit, unit, index
+        self._advice = advice
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.length, self.limit, self.unit, self._advice, self.index)
 
 
 class ClosedError(WhitenError):

@@ -42,6 +42,17 @@ def model_choices(written: Sequence[str], warn: Callable[[str], object]) -> tupl
     return chosen
 
 
+def names_of_bundles(choices: Sequence[ModelChoice]) -> dict[str, list[str]]:
+    """Return the bundles, each with the names by which it is served: a directory may be written in several ways."""
+    names: dict[str, list[str]] = {}
+    bundles: dict[str, str] = {}
+    for choice in choices:
+        path = Path(choice.bundle)
+        place = str(path.absolute()) if path.is_dir() else choice.bundle
+        names.setdefault(bundles.setdefault(place, choice.bundle), []).append(choice.name)
+    return names
+
+
 def _choice(written: str, warn: Callable[[str], object]) -> ModelChoice:
     named, is_directory = _NAMED.fullmatch(written), Path(written).is_dir()
     if named and is_directory:

@@ -19,7 +19,6 @@ from whiten_runtime.opened.encoder import Encoder
 from whiten_runtime.opened.model import embedder_of
 from whiten_runtime.opened.opening import proof_of, providers_of
 from whiten_runtime.ort.providers import parse_provider
-from whiten_serving.arguments import ModelChoice
 from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.http.models import ServedModel
 from whiten_serving.scheduler import Scheduler
@@ -34,18 +33,18 @@ STALLED = 30_000
 """Milliseconds after which a client that takes next to nothing of its answer is cut off."""
 
 
-def open_encoder(choice: ModelChoice, settings: Settings) -> tuple[Encoder, Agreement | None]:
+def open_encoder(bundle: str, settings: Settings) -> tuple[Encoder, Agreement | None]:
     """Open one bundle, and prove its parity, or run it once if that is switched off, so that all sessions are made.
 
     The memory that this took, for long texts too, is given back.
     """
     providers = None if settings.device is None else [parse_provider(settings.device)]
-    encoder = Encoder(choice.bundle, providers, memory_limit=settings.memory_limit or None)
+    encoder = Encoder(bundle, providers, memory_limit=settings.memory_limit or None)
     try:
         record_cuda_graphs(encoder)
         if settings.verify:
             proof = proof_of(encoder, quick=True)
-            proof.check(choice.bundle, "; --no-verify serves it all the same")
+            proof.check(bundle, "; --no-verify serves it all the same")
         else:
             encoder.warmup()
         embedder_of(encoder).engine.trim()
@@ -73,15 +72,17 @@ def make_scheduler(encoders: Sequence[Encoder], settings: Settings) -> Scheduler
     )
 
 
-def make_model(choice: ModelChoice, encoder: Encoder, agreement: Agreement | None, scheduler: Scheduler) -> ServedModel:
-    """Return a model for the application, which closes its encoder with it."""
-    parity = None if agreement is None else agreement.min_cosine
-    return ServedModel(choice.name, EncoderQueue(encoder, scheduler), parity, owns=True)
+def make_models(
+    names: Sequence[str], encoder: Encoder, agreement: Agreement | None, scheduler: Scheduler
+) -> list[ServedModel]:
+    """Return models for the application, which share an encoder, and close it with the last of them."""
+    parity, queue = None if agreement is None else agreement.min_cosine, EncoderQueue(encoder, scheduler)
+    return [ServedModel(name, queue, parity, owns=True) for name in names]
 
 
-def is_replaced(choice: ModelChoice, digest: str) -> bool:
+def is_replaced(bundle: str, digest: str) -> bool:
     """Return whether a bundle on the disk is another than the one with this hash of its manifest."""
-    return bundle_hash(locate_bundle(choice.bundle)) != digest
+    return bundle_hash(locate_bundle(bundle)) != digest
 
 
 def describe(model: ServedModel) -> str:

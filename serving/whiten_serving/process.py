@@ -21,10 +21,10 @@ from whiten_runtime.bundle.space import is_in_space
 from whiten_runtime.errors import WhitenError, needing_package
 from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.ort.process import is_terminal
-from whiten_serving.arguments import ModelChoice, read_keys, usual_format
+from whiten_serving.arguments import ModelChoice, names_of_bundles, read_keys, usual_format
 from whiten_serving.http.app import check_paths, make_app, make_probes, with_tracing
 from whiten_serving.http.metrics import set_up_logs
-from whiten_serving.http.models import Models, ServedModel
+from whiten_serving.http.models import Models
 from whiten_serving.http.service import Service
 from whiten_serving.opening import (
     address_of,
@@ -34,7 +34,7 @@ from whiten_serving.opening import (
     is_replaced,
     listen,
     load_certificate,
-    make_model,
+    make_models,
     make_scheduler,
     naming_certificate,
     open_encoder,
@@ -231,14 +231,15 @@ class Process:
         notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
         self._reload_keys()
         self._reload_certificate()
-        for choice in self.choices:
+        for bundle, names in names_of_bundles(self.choices).items():
             try:
-                done = await self._reload_one(choice, self.service.models.named(choice.name))
+                done = await self._reload_one(bundle, names)
             except Exception as error:  # whatever is wrong with a file, the old bundle goes on
                 text = str(error) if isinstance(error, WhitenError) else f"{type(error).__name__}: {error}"
-                _LOG.error(f"{choice.name}: not reloaded, the old bundle goes on: {' '.join(text.split())}")
+                _LOG.error(f"{', '.join(names)}: not reloaded, the old bundle goes on: {' '.join(text.split())}")
             else:
-                _LOG.info(f"{choice.name}: {done}", extra={"values": {"model": choice.name}})
+                for name in names:
+                    _LOG.info(f"{name}: {done}", extra={"values": {"model": name}})
         notify("READY=1")
 
     def _reload_keys(self) -> None:
@@ -262,23 +263,24 @@ class Process:
             else:
                 _LOG.info("certificate: reloaded")
 
-    async def _reload_one(self, choice: ModelChoice, old: ServedModel) -> str:
-        unasked = None
+    async def _reload_one(self, bundle: str, names: Sequence[str]) -> str:
+        old, unasked = self.service.models.named(names[0]), None
         try:
-            await asyncio.to_thread(locate_bundle, choice.bundle, refresh=True)
+            await asyncio.to_thread(locate_bundle, bundle, refresh=True)
         except WhitenError as error:
             unasked = error
-        replaced = await asyncio.to_thread(is_replaced, choice, old.digest)
+        replaced = await asyncio.to_thread(is_replaced, bundle, old.digest)
         if unasked is not None:
-            _LOG.warning(f"{choice.name}: the hub's cache answers: {unasked}")
+            _LOG.warning(f"{names[0]}: the hub's cache answers: {unasked}")
         if not replaced:
             return "unchanged"
-        encoder, agreement = await asyncio.to_thread(open_encoder, choice, self.settings)
+        encoder, agreement = await asyncio.to_thread(open_encoder, bundle, self.settings)
         before = old.encoder.space
-        self.service.models.replace(make_model(choice, encoder, agreement, self.scheduler))
+        for model in make_models(names, encoder, agreement, self.scheduler):
+            self.service.models.replace(model)
         if not is_in_space(encoder.manifest, before):
             _LOG.warning(
-                f"{choice.name}: the space of its vectors is no longer {before}, but {encoder.space}: embed the texts "
+                f"{names[0]}: the space of its vectors is no longer {before}, but {encoder.space}: embed the texts "
                 "of an index again, unless the new bundle is a refit with --align-to"
             )
         return "reloaded"
@@ -288,14 +290,21 @@ def open_process(settings: Settings, choices: Sequence[ModelChoice]) -> Process:
     """Open and prove the bundles, and return the process that serves them."""
     prometheus_client.disable_created_metrics()
     with ExitStack() as opening:
-        encoders = []
-        for choice in choices:
-            encoders.append(open_encoder(choice, settings))
+        names, encoders = names_of_bundles(choices), []
+        for bundle in names:
+            encoders.append(open_encoder(bundle, settings))
             opening.callback(encoders[-1][0].close)
         scheduler = make_scheduler([encoder for encoder, _ in encoders], settings)
-        models = [make_model(choice, *one, scheduler) for choice, one in zip(choices, encoders, strict=True)]
-        service = Service(Models(models), settings)
+        opened = zip(names.values(), encoders, strict=True)
+        models = {model.name: model for same, one in opened for model in make_models(same, *one, scheduler)}
+        service = Service(Models(models[choice.name] for choice in choices), settings)
         scheduler.on_batch = service.metrics.on_batch
+        for model in service.models:
+            if not service.normalizes(model, False):
+                _LOG.info(
+                    f"{model.name}: vectors of /v1/embeddings are not of norm 1; for a store that compares by dot "
+                    "product, set normalize = true, or let it compare by cosine"
+                )
         opening.pop_all()
     return Process(settings, choices, service, scheduler)
 

@@ -112,6 +112,7 @@ class AppSettings:
         page: Answer browsers at / with a page to try the models.
         empty: Empty texts: `embed`, or `error` (400, as OpenAI).
         on_long: Too long texts, where a request does not say it: `truncate`, or `error` (400).
+        no_vector: Texts whose vectors are zeros, as a static model knows no word of them: `answer`, or `error` (400).
         strict: Refuse (400) fields that are not known, also those that change no vector.
         normalize: Divide vectors by their L2 norm, where a request does not say it.
             [default: as each route's clients expect]
@@ -133,6 +134,7 @@ class AppSettings:
     page: bool = True
     empty: Literal["embed", "error"] = "embed"
     on_long: Literal["truncate", "error"] = "truncate"
+    no_vector: Literal["answer", "error"] = "answer"
     strict: bool = False
     normalize: bool | None = None
     token_ids: Literal["reject", "own"] = "reject"

@@ -130,6 +130,7 @@ def test_every_error_survives_pickling_and_copying() -> None:
     assert len(errors) > 12
     for kind in errors:
         more = {"OverloadedError": ("full", 1.5), "TooManyTokensError": ("many", 7), "NoVectorError": ({3: "lost"},)}
+        more["TooLongError"] = (9, 8, "tokens", "cut it", 1)
         error = kind(*more.get(kind.__name__, ("a message",)))
         if isinstance(error, whiten.NoVectorError):
             error.text = "the text"

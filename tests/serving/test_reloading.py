@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import re
 import shutil
 import signal
 import sys
@@ -84,6 +85,29 @@ def test_every_answer_is_of_one_bundle(place: Path, golden: Path) -> None:
             used.add(expected.shape)
         assert used == {first.shape, second.shape}
         assert np.allclose(of(server.call("POST", "/v1/embeddings", {"input": TEXTS}).json()), second, atol=1e-5)
+
+
+def test_names_of_one_bundle_share_it_and_are_reloaded_together(place: Path, golden: Path) -> None:
+    bodies = [{"input": TEXTS, "model": name} for name in ("a", "b", "c")]
+
+    def answers(server: RunningServer) -> list[np.ndarray]:
+        return [of(server.call("POST", "/v1/embeddings", body).json()) for body in bodies]
+
+    link = place.with_name("link")
+    link.symlink_to(place)
+    with RunningServer(f"a={place}", f"c={link}", f"b={place.parent}/./model", "--drain", 0) as server:
+        assert [one["id"] for one in server.call("GET", "/v1/models").json()["data"]] == ["a", "c", "b"]
+        first, same, other = answers(server)
+        assert np.array_equal(first, same)
+        assert np.array_equal(first, other)
+        queues = re.findall(r'whiten_model_queue_tokens{model="(.)"}', server.call("GET", "/metrics").text)
+        assert queues == ["a", "c"]  # a and b have one queue
+        swap(place, golden / "bundle-v1-int8")
+        server.signal(signal.SIGHUP)
+        for name in "abc":
+            server.message(f"{name}: reloaded")
+        want = vectors(golden / "bundle-v1-int8")
+        assert all(np.allclose(got, want, atol=1e-5) for got in answers(server))
 
 
 def test_a_signal_during_a_reload_has_one_more(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

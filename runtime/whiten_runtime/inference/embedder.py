@@ -128,10 +128,8 @@ class Embedder:
             for place in [place for place, row in enumerate(rows) if len(row) > limit]:
                 index = len(ids) + place
                 if not options.truncate:
-                    raise TooLongError(
-                        f"texts[{indices[index]}] has {len(rows[place])} tokens, but the bundle takes {limit}; "
-                        "shorten it, or pass truncate=True to cut it"
-                    )
+                    advice = "shorten it, or pass truncate=True to cut it"
+                    raise TooLongError(len(rows[place]), limit, "tokens", advice, indices[index])
                 cut.add(index)
                 rows[place] = self.tokenizer.cut(rows[place])
             ids += rows
@@ -241,10 +239,8 @@ class Embedder:
         too_long = {index for index, text in enumerate(texts) if len(text) > limit}
         if not options.truncate:
             index = min(too_long)
-            raise TooLongError(
-                f"texts[{indices[index]}] has {len(texts[index])} characters, but at most {limit} are read; "
-                "shorten it, pass a larger max_characters, or truncate=True to cut it"
-            )
+            advice = "shorten it, pass a larger max_characters, or truncate=True to cut it"
+            raise TooLongError(len(texts[index]), limit, "characters", advice, indices[index])
         part = self.part_read(limit)
         return [text[part] if index in too_long else text for index, text in enumerate(texts)], too_long
 

@@ -58,10 +58,10 @@ class PassageEmbedder:
     def _tokens(self, text: str, prompt: str) -> list[Token]:
         most, limit = self._embedder.max_characters, self._embedder.tokenizer.max_seq_length
         if len(text) > most:
-            raise TooLongError(f"text has {len(text)} characters, but at most {most} are read; {_PARTS}")
+            raise TooLongError(len(text), most, "characters", _PARTS)
         tokens = self._embedder.tokenizer.tokens(with_prompt(prompt, [text])[0])
         if len(tokens) > limit:
-            raise TooLongError(f"text has {len(tokens)} tokens, but the bundle takes {limit}; {_PARTS}")
+            raise TooLongError(len(tokens), limit, "tokens", _PARTS)
         return tokens
 
 
@@ -87,6 +87,15 @@ def checked_spans(text: str, spans: Iterable[Sequence[int]]) -> Passages:
             )
         pairs.append((start, end))
     return np.array(pairs, np.intp).reshape(-1, 2)
+
+
+def windows_of(tokens: Sequence[Token], size: int, length: int) -> Passages:
+    """Return the spans of passages of so many tokens, which cover a text of `length` characters one after another.
+
+    Several tokens may be of one character, the whole of which is of one passage.
+    """
+    ends = sorted({*(token.end for token in tokens[size - 1 : -1 : size]), length} - {0}) or [0]
+    return np.array([[0, *ends[:-1]], ends], np.intp).T
 
 
 def token_weights(

@@ -37,6 +37,7 @@ runs on that was to end."""
 _EXPOSED = (
     "x-request-id",
     "x-whiten-truncated",
+    "x-whiten-zeros",
     "x-whiten-ignored",
     "x-whiten-shape",
     "x-whiten-dtype",
@@ -119,6 +120,7 @@ ENDPOINTS = (
     Endpoint("GET", "/openai/deployments", "openai", openai.models),
     Endpoint("POST", "/api/embed", "ollama", ollama.embed),
     Endpoint("POST", "/api/embeddings", "ollama", ollama.embeddings),
+    Endpoint("POST", "/api/generate", "ollama", ollama.generate, queues=False),
     Endpoint("GET", "/api/tags", "ollama", ollama.tags),
     Endpoint("GET", "/api/ps", "ollama", ollama.running),
     Endpoint("POST", "/api/show", "ollama", ollama.show, queues=False),
@@ -130,6 +132,15 @@ ENDPOINTS = (
     Endpoint("GET", "/", "openai", about, page=True),
 )
 """All routes."""
+
+_EMBEDS_ONLY = "this server embeds only, as by POST '/v1/embeddings'"
+_ABSENT = {
+    **dict.fromkeys(("completions", "chat", "responses", "messages", "generate", "generate_stream"), _EMBEDS_ONLY),
+    **dict.fromkeys(("rerank", "score", "predict", "classify", "pooling"), _EMBEDS_ONLY),
+    **dict.fromkeys(("embed_sparse", "embed_all", "decode"), _EMBEDS_ONLY),
+    **dict.fromkeys(("pull", "push", "create", "copy", "delete"), "models are those that the server was started with"),
+}
+"""What to say of paths that servers of these dialects have and this one does not, by the last word of a path."""
 
 PROBES = ("/live", "/ready", "/metrics")
 """Paths at --metrics-listen."""
@@ -285,7 +296,9 @@ class _Routes:
             allow = ", ".join(sorted(methods))
             message = f"{path[:80]!r} is not for {request.method[:20]}; use {allow}"
             raise ApiError("method_not_allowed", message, None, {"allow": allow})
-        hint = "the routes are those of OpenAI, TEI and Ollama"
+        hint = _ABSENT.get(parts[-1] if parts else "", "the routes are those of OpenAI, TEI and Ollama")
+        if parts[-2:] == ["chat", "completions"]:
+            hint += "; in LiteLLM, set `mode: embedding` for this model"
         if of_model and service.has_key(call):
             hint = f"the models served are {', '.join(service.models.names)}, each with the routes of TEI"
         elif near is not None:
@@ -300,7 +313,7 @@ def _path(scope: Scope) -> str:
 
 
 def _headers(service: Service, call: Call) -> list[tuple[bytes, bytes]]:
-    """Return what each answer has: the request's id, how many of its texts were cut, the end of the connection.
+    """Return what each answer has: the request's id, what became of its texts and fields, the end of the connection.
 
     The connection goes on behind a body that was refused while it came: closing at once would reset it, and many
     clients would lose the answer (RFC 9112, 9.6). It ends if the body may never come, or comes too slowly, and if the
@@ -309,6 +322,8 @@ def _headers(service: Service, call: Call) -> list[tuple[bytes, bytes]]:
     headers = [(b"x-request-id", call.id.encode("ascii"))]
     if call.truncated:
         headers.append((b"x-whiten-truncated", b"%d" % call.truncated))
+    if call.zeros:
+        headers.append((b"x-whiten-zeros", b"%d" % call.zeros))
     if call.ignored:
         headers.append((b"x-whiten-ignored", _shown(call.ignored)))
     ambiguous = b"transfer-encoding" in call.headers and b"content-length" in call.headers

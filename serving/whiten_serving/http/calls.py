@@ -48,6 +48,8 @@ class Call:
     texts: int = 0
     tokens: int = 0
     truncated: int = 0  # texts that were cut
+    zeros: int = 0  # texts whose vectors are zeros
+    prompted: int = 0  # texts that begin with the prompt that they get
     tokenize_seconds: float = 0.0
     queue_seconds: float = 0.0
     run_seconds: float = 0.0

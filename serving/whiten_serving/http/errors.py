@@ -1,12 +1,11 @@
 """Answer what goes wrong: the status, words and headers of each kind of error, in each dialect."""
 
-import re
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypedDict
 
 from msgspec import Meta
 
-from whiten_runtime.errors import ClosedError, NoVectorError, TextError, UsageError
+from whiten_runtime.errors import ClosedError, NoVectorError, TextError, TooLongError, UsageError
 from whiten_serving.requests import DeadlineExceededError, OverloadedError, TooManyTokensError
 
 Dialect = Literal["openai", "tei", "ollama"]
@@ -128,11 +127,11 @@ _TOO_LONG: dict[Dialect, str] = {
 """Words by which clients know that a text is too long, in each dialect."""
 
 
-def too_long(message: str, limit: int, field: str, dialect: Dialect) -> ApiError:
-    """Return the answer to a request with a text that is too long, of which the message of `Encoder.encode` tells."""
-    what = re.sub(r"^texts(?=\[)", field, message.partition(",")[0].partition(";")[0])
+def too_long(error: TooLongError, limit: int, field: str, dialect: Dialect) -> ApiError:
+    """Return the answer to a request with a text that is too long for a limit of tokens."""
+    what = f"{field}[{error.index or 0}] has {error.length} {error.unit}"
     words = _TOO_LONG[dialect].format(limit=limit, what=what)
-    return ApiError("context_length_exceeded", f"{words}; send a shorter text, or leave truncation on", field)
+    return ApiError("context_length_exceeded", f"{words}; shorten it, or let it be cut", field)
 
 
 def of_request(error: Exception) -> ApiError:

@@ -20,6 +20,7 @@ FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SYNONYMS = {
     **dict.fromkeys(("dimension", "outputdimension", "outputdimensionality"), "dimensions"),
     **dict.fromkeys(("truncation", "autotruncate"), "truncate"),
+    **dict.fromkeys(("instruction", "prefix"), "prompt"),
 }
 """Names that other servers have for fields of ours, in small letters."""
 
@@ -44,7 +45,7 @@ _CHANGES = frozenset(
             "matryoshkadim",
         ),
         *("normalize", "normalise", "normalized", "normalization", "normalizeembeddings", "embdnormalize"),
-        *("prompts", "promptname", "instruction", "instructions", "instruct", "prefix", "queryprefix", "role"),
+        *("prompts", "promptname", "instructions", "instruct", "queryprefix", "role"),
         *("queryinstruction", "task", "tasktype", "inputtype", "texttype", "isquery", "truncate"),
         *("embeddingtype", "embeddingtypes", "outputdtype", "outputtype", "encodingformat", "encodingtype"),
         *("embeddtype", "dtype", "precision", "quantization", "quantize", "endianness", "bits"),
@@ -82,8 +83,10 @@ def read_fields(kind: Any, fields: Mapping[str, msgspec.Raw], strict: bool) -> t
         ApiError: a field could change vectors, or any is unknown where `strict` is set.
     """
     ignored: list[str] = []
-    texts = next((name for name in kind.__struct_fields__ if name in ("input", "inputs", "prompt")), None)
+    texts = next((name for name in ("input", "inputs", "prompt") if name in kind.__struct_fields__), None)
     known = _known(kind, fields, "", texts, ignored)
+    if texts not in (None, *known) and "prompt" in known:
+        raise _unknown("prompt", f"the texts belong in {texts!r}")
     if strict and ignored:
         raise _unknown(ignored[0], "leave it out")
     return msgspec.json.encode(known), ignored
@@ -102,7 +105,7 @@ def _known(
         if name not in types:
             name = name[:_LONGEST]
             synonym = _SYNONYMS.get(letters_of(name))
-            if synonym in types and synonym not in fields.keys() | known.keys():
+            if synonym in types and synonym != texts and synonym not in fields.keys() | known.keys():
                 known[synonym] = raw
             elif texts is None or not _says_nothing_new(place + name, raw, types, texts):
                 if texts is not None and letters_of(name) in _CONTAINERS and value[:1] == b"{":

@@ -65,8 +65,10 @@ async def read_body(
 ) -> bytes | bytearray:
     """Return the body of a request. `reserve` takes its length as it grows."""
     headers = call.headers
-    if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
-        raise ApiError("unsupported_encoding", "the body is compressed (content-encoding); send it uncompressed")
+    encodings = headers.get(b"content-encoding", b"").lower().split(b",")
+    if any(encoding.strip() not in (b"identity", b"") for encoding in encodings):
+        message = "the body is compressed (content-encoding); send it uncompressed"
+        raise ApiError("unsupported_encoding", message, None, {"accept-encoding": "identity"})  # RFC 9110, 15.5.16
     declared = headers.get(b"content-length", b"0")
     if not declared.isdigit() or len(declared) > 18 or int(declared) > most:
         shown = declared[:20].decode("latin-1")
@@ -178,7 +180,7 @@ class Inputs:
     def _texts_or_ids(self, raw: msgspec.Raw, param: str) -> tuple[list[str], list[list[int]]]:
         """Return the texts of an input, or else lists of token ids; they are counted before they take memory."""
         written = bytes(raw)
-        self._check_count((written.count(b'"') - written.count(rb"\"")) // 2, param)
+        self.check_count((written.count(b'"') - written.count(rb"\"")) // 2, param)
         try:
             texts = parse(_TEXTS, written, param)
         except ApiError:
@@ -189,7 +191,7 @@ class Inputs:
         rejected = ApiError("token_ids", _REMEDY.replace("input", param, 1), param)
         if self._settings.token_ids == "reject" and len(written) > _SHORT:
             raise rejected
-        self._check_count(written.count(b"[") - 1, param)
+        self.check_count(written.count(b"[") - 1, param)
         self.check_total([written.count(b",") + 1], "token ids", param)
         ids = parse(_LISTS_OF_IDS, written, param) if begin[1] else [parse(_IDS, written, param)]
         if self._settings.token_ids == "reject":
@@ -198,7 +200,7 @@ class Inputs:
 
     def check(self, texts: Sequence[str], param: str) -> None:
         """Check texts."""
-        self._check_count(len(texts), param)
+        self.check_count(len(texts), param)
         if self._settings.empty == "error" and "" in texts:
             raise ApiError("empty_text", f"{param}[{texts.index('')}] is an empty text; leave it out", param)
 
@@ -215,7 +217,8 @@ class Inputs:
             message = f"{param} has more than {_UNQUEUED} {what}, which is the limit: send it in parts"
             raise ApiError("text_too_long", message, param)
 
-    def _check_count(self, count: int, param: str) -> None:
+    def check_count(self, count: int, param: str) -> None:
+        """Check a number of texts, or of passages of one."""
         most = self._settings.max_texts
         if count > most:
             message = f"{param} has {count} texts; the limit is {most}: send several requests"

@@ -40,6 +40,8 @@ class Metrics:
             self._counter("texts", "Texts of answered requests.", "model"),
             self._counter("tokens", "Tokens of answered requests.", "model"),
             self._counter("truncated", "Texts that were cut.", "model"),
+            self._counter("zeros", "Texts whose vectors are zeros.", "model"),
+            self._counter("prompted", "Texts that begin with the prompt that they get.", "model"),
             self._histogram("tokenize_seconds", "Time of tokenising a request.", _SECONDS, "model"),
             self._histogram("queue_seconds", "Time that a request waited.", _SECONDS, "model"),
             self._histogram("run_seconds", "Time from a request's first batch to its last.", _SECONDS, "model"),
@@ -69,11 +71,12 @@ class Metrics:
         self._requests(call.route, call.model, call.client, str(call.status)).inc()
         self._seconds(call.route, call.model, f"{call.status // 100}xx").observe(seconds)
         if call.status == 200 and call.run_seconds:
-            texts, tokens, truncated, tokenize, queue, run = self._of_texts(call.model)
+            texts, tokens, truncated, zeros, prompted, tokenize, queue, run = self._of_texts(call.model)
             texts.inc(call.texts)
             tokens.inc(call.tokens)
-            if call.truncated:
-                truncated.inc(call.truncated)
+            for counter, number in ((truncated, call.truncated), (zeros, call.zeros), (prompted, call.prompted)):
+                if number:
+                    counter.inc(number)
             tokenize.observe(call.tokenize_seconds)
             queue.observe(call.queue_seconds)
             run.observe(call.run_seconds)
@@ -87,7 +90,8 @@ class Metrics:
         """Yield the metrics that are read from models and their scheduler when the page is asked for."""
         models = {served.name: served for served in self._models}
         scheduler, budget = self._models.scheduler, self._budget
-        stats, of_models = scheduler.stats(), {n: scheduler.stats_of(one.queue.runner) for n, one in models.items()}
+        runners = {one.queue.runner: name for name, one in reversed(models.items())}  # names of one bundle share it
+        stats, of_models = scheduler.stats(), {name: scheduler.stats_of(one) for one, name in runners.items()}
         described = {
             name: {
                 "version": version(),
@@ -192,6 +196,7 @@ def log_request(call: Call, method: str, seconds: float, form: Literal["text", "
         "texts": call.texts,
         "tokens": call.tokens,
         "truncated": call.truncated,
+        "zeros": call.zeros,
         "queue_ms": round(call.queue_seconds * 1000, 2),
         "run_ms": round(call.run_seconds * 1000, 2),
         "total_ms": round(seconds * 1000, 2),

@@ -19,15 +19,13 @@ _LOG = logging.getLogger("whiten.serving")
 
 @dataclass(eq=False)
 class ServedModel:
-    """A model that is served, by the name by which requests ask for it."""
+    """A model that is served, by a name by which requests ask for it; models of one bundle share a queue."""
 
     name: str
     queue: EncoderQueue
     parity: float | None = None  # worst cosine with the reference's vectors on this machine; None if not measured
     owns: bool = False  # whether the encoder is closed with it
     opened: datetime = field(default_factory=lambda: datetime.now(UTC))
-    uses: int = 0  # requests that use it now
-    retired: bool = False  # another one took its place; it is closed when its last request has ended
 
     @property
     def encoder(self) -> Encoder:
@@ -71,6 +69,7 @@ class Models:
         self._served = {one.name: one for one in served}
         self._said = False  # whether the log says that the only model answers requests that name another one
         self._closing: set[asyncio.Task[None]] = set()
+        self._uses: dict[EncoderQueue, int] = {}  # requests that run now
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(list(self._served.values()))
@@ -106,13 +105,13 @@ class Models:
     @contextmanager
     def using(self, served: ServedModel) -> Iterator[ServedModel]:
         """Keep a model open during the block, even if it is replaced meanwhile."""
-        served.uses += 1
+        uses, queue = self._uses, served.queue
+        uses[queue] = uses.get(queue, 0) + 1
         try:
             yield served
         finally:
-            served.uses -= 1
-            if served.retired and not served.uses:
-                self._close(served)
+            uses[queue] -= 1
+            self._close_unused(served)
 
     def replace(self, served: ServedModel) -> None:
         """Put a model in the place of that of its name: later requests get the new one, running ones keep the old one.
@@ -121,15 +120,17 @@ class Models:
         """
         old = self._served[served.name]
         self._served[served.name] = served
-        old.retired = True
-        if not old.uses:
-            self._close(old)
+        self._close_unused(old)
 
-    def _close(self, served: ServedModel) -> None:
-        task = asyncio.get_running_loop().create_task(served.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+    def _close_unused(self, served: ServedModel) -> None:
+        """Close a model of which no request runs, and whose bundle is served no more."""
+        if not self._uses.get(served.queue) and all(one.queue is not served.queue for one in self):
+            self._uses.pop(served.queue, None)
+            task = asyncio.get_running_loop().create_task(served.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     async def close(self, wait: bool = True) -> None:
         """Close all models, those that were replaced too; compute what waits, or fail it."""
-        await asyncio.gather(*self._closing, *(one.close(wait) for one in self))
+        queues = {one.queue: one for one in self}
+        await asyncio.gather(*self._closing, *(one.close(wait) for one in queues.values()))

@@ -1,6 +1,7 @@
 """Answer Ollama's routes, as ollama-python, Open WebUI and others ask them."""
 
 import time
+from datetime import UTC, datetime
 from typing import Annotated, Any, TypedDict
 
 import msgspec
@@ -30,14 +31,21 @@ class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class OllamaEmbedRequest(_Common, kw_only=True):
-    """Asks for vectors, which /api/embed divides by their norm."""
+    """Asks for vectors, which /api/embed divides by their norm; `prompt`, which Ollama has not, is put to each text."""
 
     input: TextsOrIds = msgspec.field(default_factory=lambda: msgspec.Raw(b"[]"))
     dimensions: int | float | None = None
+    prompt: str | None = None
 
 
 class OllamaPromptRequest(_Common, kw_only=True):
     """Asks for one vector, by the older route; without a text for none, as who wants the model in memory."""
+
+    prompt: str = ""
+
+
+class OllamaGenerateRequest(_Common, kw_only=True):
+    """Asks to have a model in memory, or no longer: `ollama run` and `ollama stop` do so without a text."""
 
     prompt: str = ""
 
@@ -64,6 +72,16 @@ class OllamaEmbedding(TypedDict):
     """The vector of the text."""
 
     embedding: list[float]
+
+
+class OllamaGenerated(TypedDict):
+    """Says that the model is there. It stays in memory, whatever `keep_alive` says."""
+
+    model: str
+    created_at: str
+    response: str
+    done: bool
+    done_reason: str
 
 
 class OllamaModel(TypedDict):
@@ -103,6 +121,7 @@ class OllamaVersion(TypedDict):
 _SHOW = msgspec.json.Decoder(OllamaShowRequest)
 _EMBED = msgspec.json.Decoder(OllamaEmbedRequest)
 _PROMPT = msgspec.json.Decoder(OllamaPromptRequest)
+_GENERATE = msgspec.json.Decoder(OllamaGenerateRequest)
 
 
 async def embed(
@@ -112,8 +131,15 @@ async def embed(
     asked = await service.read(request, call, _EMBED)
     with service.models.using(service.models.get(asked.model)) as served:
         texts = await service.inputs.texts(call, asked.input, served.encoder, "input")
-        context, dimensions = _context(asked.options), asked.dimensions
-        wanted = Wanted(texts=texts, dimensions=dimensions, truncate=asked.truncate, context=context)
+        if asked.prompt and not texts:
+            raise ApiError("invalid_type", "there is a 'prompt' and no 'input'; the texts belong in 'input'", "input")
+        wanted = Wanted(
+            texts=texts,
+            dimensions=asked.dimensions,
+            prompt=asked.prompt,
+            truncate=asked.truncate,
+            context=_context(asked.options),
+        )
         vectors = await service.embed(call, served, wanted, normalize=True)
     took = round((time.monotonic() - call.begun) * 1e9)
     end = b',"total_duration":%d,"load_duration":0,"prompt_eval_count":%d}' % (took, call.tokens)
@@ -132,6 +158,25 @@ async def embeddings(
     with service.models.using(service.models.get(asked.model)) as served:
         vectors = await service.embed(call, served, wanted, normalize=False)
     return answer(json_of({"embedding": vectors[0]}))
+
+
+async def generate(
+    service: Service, request: Annotated[Request, OllamaGenerateRequest], call: Call
+) -> Annotated[Response, OllamaGenerated]:
+    """Take the requests by which clients load a model and unload it; no text is generated."""
+    asked = await service.read(request, call, _GENERATE)
+    served = service.models.get(asked.model)
+    if asked.prompt:
+        raise ApiError("unsupported_value", f"{served.name!r} does not support generate: this server embeds only")
+    over = str(asked.keep_alive) in ("0", "0.0", "0s")
+    generated: OllamaGenerated = {
+        "model": asked.model or served.name,
+        "created_at": datetime.now(UTC).isoformat(),
+        "response": "",
+        "done": True,
+        "done_reason": "unload" if over else "load",
+    }
+    return answer(json_of(generated))
 
 
 def _context(options: OllamaOptions | None) -> int | None:

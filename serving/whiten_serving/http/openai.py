@@ -1,6 +1,6 @@
 """Answer OpenAI's routes, as openai-python and servers of its kind have them."""
 
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -13,6 +13,7 @@ from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
 from whiten_serving.http.inputs import TextsOrIds
 from whiten_serving.http.models import ServedModel
+from whiten_serving.http.passages import embed_passages
 from whiten_serving.http.service import Service, Wanted, answer, base64_of, json_of, little_endian, rows_of
 
 AnyValue = Annotated[msgspec.Raw, Meta(extra_json_schema={"description": "Any value; it has no effect."})]
@@ -20,7 +21,7 @@ _ABSENT = msgspec.field(default_factory=msgspec.Raw)
 
 
 class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
-    """Asks for vectors. The fields from `prompt_name` on are not OpenAI's; clients send them as `extra_body`."""
+    """Asks for vectors. The fields from `prompt` on are not OpenAI's; clients send them as `extra_body`."""
 
     input: TextsOrIds
     model: str | None = None
@@ -28,12 +29,14 @@ class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     dimensions: int | float | None = None
     user: AnyValue = _ABSENT
     metadata: AnyValue = _ABSENT
+    prompt: str | None = None
     prompt_name: str | None = None
     input_type: str | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
     truncate: bool | Literal["NONE", "START", "END"] | None = None
     normalize: bool | None = None
     precision: VectorPrecision | None = None
+    passages: Annotated[int, Meta(ge=1)] | list[Annotated[list[int], Meta(min_length=2, max_length=2)]] | None = None
 
 
 class Usage(TypedDict):
@@ -44,11 +47,13 @@ class Usage(TypedDict):
 
 
 class Embedding(TypedDict):
-    """Vector of one text."""
+    """Vector of one text, or of one passage of it."""
 
     object: Literal["embedding"]
     index: int
     embedding: list[float] | Annotated[str, Meta(description="Bytes of float32 numbers, little-endian, in base64.")]
+    start: NotRequired[Annotated[int, Meta(description="First character of the passage.")]]
+    end: NotRequired[Annotated[int, Meta(description="The character after its last one.")]]
 
 
 class EmbeddingsResponse(TypedDict):
@@ -67,6 +72,9 @@ class Model(TypedDict):
     object: Literal["model"]
     created: Annotated[int, Meta(description="Seconds since 1970 until it was opened.")]
     owned_by: str
+    dimensions: Annotated[int, Meta(description="Numbers of a vector.")]
+    normalized: Annotated[bool, Meta(description="Whether vectors of /v1/embeddings have norm 1 by default.")]
+    max_model_len: Annotated[int, Meta(description="Tokens of a text; longer ones are cut.")]
 
 
 class ModelList(TypedDict):
@@ -88,7 +96,9 @@ async def embeddings(
     """Embed texts.
 
     Vectors are divided by their L2 norm only where the model, the request or the operator says so. With `Accept:
-    application/octet-stream`, the answer is their bytes, one vector after another.
+    application/octet-stream`, the answer is their bytes, one vector after another. With `passages`, a vector for each
+    passage of one text, from a single pass over all of it (late chunking): their first characters and those after their
+    last, or a number of tokens.
     """
     asked = await service.read(request, call, _DECODER)
     name = request.path_params.get("deployment") or asked.model
@@ -96,11 +106,20 @@ async def embeddings(
         texts = await service.inputs.texts(call, asked.input, served.encoder, "input")
         if not texts:
             raise ApiError("empty_input", "input is an empty list; send at least one text", "input")
-        vectors = await service.embed(call, served, _wanted(asked, texts), normalize=False)
+        wanted, spans = _wanted(asked, texts), None
+        if asked.passages is None:
+            vectors = await service.embed(call, served, wanted, normalize=False)
+        else:
+            vectors, spans = await embed_passages(service, call, served, wanted, asked.passages)
     if call.headers.get(b"accept") == _BYTES.encode():
         return _in_bytes(vectors)
     encode = base64_of if asked.encoding_format == "base64" else lambda row: row
-    rows = await rows_of(vectors, lambda at, row: {"object": "embedding", "index": at, "embedding": encode(row)})
+
+    def item(at: int, row: NDArray[Any]) -> dict[str, object]:
+        own = {"object": "embedding", "index": at, "embedding": encode(row)}
+        return own if spans is None else {**own, "start": spans[at][0], "end": spans[at][1]}
+
+    rows = await rows_of(vectors, item)
     end = b',"model":%s,"usage":{"prompt_tokens":%d,"total_tokens":%d}}'
     return answer(b'{"object":"list","data":', *rows, end % (json_of(served.name), call.tokens, call.tokens))
 
@@ -122,6 +141,7 @@ def _wanted(asked: EmbeddingsRequest, texts: list[str]) -> Wanted:
         texts=texts,
         dimensions=asked.dimensions,
         normalize=asked.normalize,
+        prompt=asked.prompt,
         prompt_name=asked.prompt_name,
         input_type=asked.input_type,
         context=None if most == -1 else most,
@@ -141,14 +161,21 @@ def _in_bytes(vectors: NDArray[Any]) -> Response:
 
 async def models(service: Service, request: Request, call: Call) -> Annotated[Response, ModelList]:
     """List the models."""
-    return answer(json_of({"object": "list", "data": [_described(served) for served in service.models]}))
+    return answer(json_of({"object": "list", "data": [_described(service, served) for served in service.models]}))
 
 
 async def model(service: Service, request: Request, call: Call) -> Annotated[Response, Model]:
     """Describe a model."""
-    return answer(json_of(_described(service.models.named(request.path_params["id"]))))
+    return answer(json_of(_described(service, service.models.named(request.path_params["id"]))))
 
 
-def _described(served: ServedModel) -> Model:
-    created = int(served.opened.timestamp())
-    return {"id": served.name, "object": "model", "created": created, "owned_by": "whiten"}
+def _described(service: Service, served: ServedModel) -> Model:
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": int(served.opened.timestamp()),
+        "owned_by": "whiten",
+        "dimensions": served.manifest.dimension,
+        "normalized": service.normalizes(served, False),
+        "max_model_len": served.manifest.max_seq_length,
+    }

@@ -6,12 +6,13 @@ import re
 import sys
 import time
 from binascii import b2a_base64
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal, TypeVar
 
 import msgspec
+import numpy as np
 import orjson
 from numpy.typing import NDArray
 from starlette.requests import Request
@@ -19,15 +20,17 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from whiten_runtime.bundle.records import Side, VectorPrecision
-from whiten_runtime.errors import TooLongError, UsageError, WhitenError
-from whiten_runtime.inference.options import TASK_PROMPTS, Prompts, Task, leading_width
+from whiten_runtime.errors import NoVectorError, Reason, TooLongError, UsageError, WhitenError
+from whiten_runtime.inference.options import TASK_PROMPTS, TEXT, Prompts, Task, leading_width
 from whiten_runtime.opened.opening import stores_ranges
+from whiten_serving.fairness import FairExecutor
 from whiten_serving.http.calls import Budget, Call
 from whiten_serving.http.errors import ApiError, Dialect, of_answer, of_request, too_long
 from whiten_serving.http.fields import letters_of
 from whiten_serving.http.inputs import Inputs, memory_of_body, parse_body, read_body
 from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import Models, ServedModel
+from whiten_serving.requests import Request as QueuedRequest
 from whiten_serving.settings import AppSettings
 
 T = TypeVar("T")
@@ -41,8 +44,18 @@ LOGGER = logging.getLogger("whiten.serving")
 _ADDRESS = re.compile(r"[0-9]+(\.[0-9]+){3}|\[[0-9a-f:.]+\]")
 """Address in a header Host."""
 
-_NAMES = 100
-"""Names of ignored fields of which the log tells."""
+_NOTES = 100
+"""Facts about requests that the log tells once."""
+
+_PROMPTED = '%s: texts begin with the prompt that they get; where a client adds it, let it send prompt_name "" too'
+
+_PROMPT = 4096
+"""Characters of a prompt that a request may bring: each of its texts is tokenised with it."""
+
+_ZEROS = Reason("has a vector of zeros, as this model knows no word of it", "leave it out")
+
+_WIDEST = 4
+"""Bytes of a character."""
 
 _NUMBER = 17
 """Bytes that a number of an answer takes, about: 4 of the vector, 13 as JSON."""
@@ -67,7 +80,8 @@ class Wanted:
     texts: list[str]
     dimensions: float | None = None  # a whole number; 0 is None
     normalize: bool | None = None
-    prompt_name: str | None = None
+    prompt: str | None = None  # "" for none
+    prompt_name: str | None = None  # "" for none
     input_type: str | None = None  # what the texts are, from which the prompt follows; or the name of a prompt
     truncate: bool | None = None
     side: Side | None = None  # side from which long texts are cut
@@ -101,8 +115,9 @@ class Service:
         self.draining = False  # the process is about to stop: /ready says no, and answers close their connections
         self.budget = Budget(settings.max_in_flight)
         self.metrics = Metrics(models, self.budget, lambda: not self.draining)
-        self._ignored: set[str] = set()  # fields of which the log has told
+        self._notes: set[tuple[str, str]] = set()  # what the log has told
         self.inputs = Inputs(settings, models.scheduler.readers)
+        self.passes = FairExecutor(1)  # over texts whose passages are embedded
         self.take_keys(settings.api_keys)
 
     def check_host(self, endpoint: Endpoint, call: Call) -> None:
@@ -167,13 +182,28 @@ class Service:
         asked: T
         asked, call.ignored = await self.inputs.decode(call, len(body), parse_body, decoder, body, self.settings.strict)
         for name in call.ignored:
-            if name not in self._ignored and len(self._ignored) < _NAMES:
-                self._ignored.add(name)
-                LOGGER.info("requests have the field %r, which is ignored", name[:80])
+            self._note("requests have the field %r, which is ignored", name[:80])
         return asked
+
+    def _note(self, message: str, name: str) -> None:
+        """Log a message about a name once."""
+        if (message, name) not in self._notes and len(self._notes) < _NOTES:
+            self._notes.add((message, name))
+            LOGGER.info(message, name)
 
     async def embed(self, call: Call, served: ServedModel, wanted: Wanted, normalize: bool) -> NDArray[Any]:
         """Return the vectors of a request's texts, [n, k], and tell the call what they cost."""
+        options = self.options(call, served, wanted, normalize)
+        options["truncate"] = self.settings.on_long == "truncate" if wanted.truncate is None else wanted.truncate
+        self.reserve(call, served, len(wanted.texts), options)
+        request = await _tokenized(call, served, wanted, options)
+        vectors = await _computed(call, served, request, wanted.field)
+        if request.vectors is not None:
+            self.check_zeros(call, request.vectors[:, : options["truncate_dim"]], wanted.field, request.places)
+        return vectors
+
+    def options(self, call: Call, served: ServedModel, wanted: Wanted, normalize: bool) -> dict[str, Any]:
+        """Return the options of `Encoder.encode` that a request asks for."""
         call.model, call.texts = served.name, len(wanted.texts)
         if wanted.normalize is False and served.manifest.normalize:
             message = "normalize is false, but this model divides its vectors by their norm; leave it out"
@@ -190,18 +220,40 @@ class Service:
             message = f"precision is {wanted.precision}, but this model stores no ranges; ask for float32 or binary"
             raise ApiError("unsupported_value", message, "precision")
         asked = self.settings.normalize if wanted.normalize is None else wanted.normalize
-        options = {
-            **_prompt(served, wanted),
-            "truncate_dim": dimensions,
-            "normalize_embeddings": normalize if asked is None else asked,
-            "truncate": self.settings.on_long == "truncate" if wanted.truncate is None else wanted.truncate,
-            "precision": wanted.precision,
-        }
+        prompt = _prompt(served, wanted)
+        if before := prompt.partition(TEXT)[0].strip():
+            call.prompted = sum(text.startswith(before) for text in wanted.texts)
+        if call.prompted:
+            self._note(_PROMPTED, served.name)
         if call.remaining <= 0:
             raise ApiError("deadline", "the request timed out before it was computed; raise x-timeout-ms or --timeout")
-        numbers = len(wanted.texts) * (dimensions or served.manifest.dimension)
-        self.budget.reserve(call, call.reserved + numbers * _NUMBER)
-        return await _computed(call, served, wanted, options)
+        return {
+            "prompt": prompt,
+            "truncate_dim": dimensions,
+            "normalize_embeddings": normalize if asked is None else asked,
+            "precision": wanted.precision,
+        }
+
+    def normalizes(self, served: ServedModel, default: bool) -> bool:
+        """Return whether vectors of a route are divided by their norm, if a request does not say it."""
+        asked = self.settings.normalize
+        return served.manifest.normalize or (default if asked is None else asked)
+
+    def reserve(self, call: Call, served: ServedModel, vectors: int, options: dict[str, Any]) -> None:
+        """Reserve the memory of so many vectors, and of the prompt of each text."""
+        numbers = options["truncate_dim"] or served.manifest.dimension
+        self.budget.reserve(call, call.reserved + vectors * (numbers * _NUMBER + _WIDEST * len(options["prompt"])))
+
+    def check_zeros(self, call: Call, vectors: NDArray[Any], field: str, places: Sequence[int] | None = None) -> None:
+        """Count texts whose vectors are zeros, or refuse them; text i has the vector of `places[i]`."""
+        some: NDArray[np.bool_] = np.logical_or.reduce(vectors, axis=1)
+        if some.all():
+            return
+        zeros = ~(some if places is None else some[places])
+        call.zeros = int(zeros.sum())
+        if self.settings.no_vector == "error":
+            error = NoVectorError(dict.fromkeys(np.flatnonzero(zeros).tolist(), _ZEROS), field)
+            raise of_answer(error) from error
 
 
 def _key(headers: dict[bytes, bytes]) -> bytes:
@@ -211,61 +263,84 @@ def _key(headers: dict[bytes, bytes]) -> bytes:
     return bearer or headers.get(b"x-api-key") or headers.get(b"api-key") or b""
 
 
-async def _computed(call: Call, served: ServedModel, wanted: Wanted, options: dict[str, Any]) -> NDArray[Any]:
+async def _tokenized(call: Call, served: ServedModel, wanted: Wanted, options: dict[str, Any]) -> QueuedRequest:
     begun = time.monotonic()
     try:
         request = await served.queue.request_in_loop(wanted.texts, call.key, wanted.context, **options)
     except TooLongError as error:
         limit = min(served.manifest.max_seq_length, wanted.context or served.manifest.max_seq_length)
-        raise too_long(str(error), limit, wanted.field, call.dialect) from error
+        raise too_long(error, limit, wanted.field, call.dialect) from error
     except WhitenError as error:
         raise of_request(error) from error
     request.deadline, request.client = call.deadline, call.key
     call.tokenize_seconds = time.monotonic() - begun
-    call.tokens, truncated = request.asked_tokens, request.texts.truncated
-    if truncated and wanted.side not in (None, served.manifest.truncation_side):
+    call.tokens = request.asked_tokens
+    if request.texts.truncated and wanted.side not in (None, served.manifest.truncation_side):
         side = served.manifest.truncation_side
         message = f"a text is too long, and this model cuts texts on the {side}; send shorter texts, or leave it out"
         raise ApiError("unsupported_value", message, "truncation_direction")
+    return request
+
+
+async def _computed(call: Call, served: ServedModel, request: QueuedRequest, field: str) -> NDArray[Any]:
     try:
         vectors = await served.queue.answer(request)
+    except NoVectorError as error:
+        raise of_answer(error.moved(0, field)) from error
     except Exception as error:
         raise of_answer(error) from error
     finally:
         if request.started:
             call.queue_seconds = request.started - request.submitted
             call.run_seconds = max(request.ended - request.started, 0.0)
-    call.truncated = truncated  # what is refused is not answered with cut texts
+    call.truncated = request.texts.truncated  # what is refused is not answered with cut texts
     return vectors
 
 
-def _prompt(served: ServedModel, wanted: Wanted) -> dict[str, str | None]:
-    """Return which prompt a request asks for, by its name or by the task of its texts."""
-    name, kind, prompts = wanted.prompt_name, wanted.input_type or "", served.manifest.prompts
-    if kind in prompts and name in (None, kind):
+def _prompt(served: ServedModel, wanted: Wanted) -> str:
+    """Return the prompt that a request asks for, as text, by its name or by the task of its texts; "" for none."""
+    prompts, name, kind = Prompts.of(served.manifest), wanted.prompt_name, wanted.input_type or ""
+    if wanted.prompt is not None or name == "":
+        if name or kind:
+            other = "prompt_name" if name else "input_type"
+            message = f"the request has a prompt, or asks for none, and has {other}, another one; leave one out"
+            raise ApiError("unsupported_value", message, other)
+        return _checked_prompt(prompts, wanted.prompt or "")
+    if kind in prompts.texts and name in (None, kind):
         name, kind = kind, ""
-    if name is not None and name not in prompts:
-        known = ", ".join(prompts) or "none"
+    if name is not None and name not in prompts.texts:
+        known = ", ".join(prompts.texts) or "none"
         message = f"prompt_name is {name[:80]!r}; the prompts of this model are: {known}"
         raise ApiError("unsupported_value", message, "prompt_name")
     if not kind:
-        return {"prompt_name": name, "prompt": None}
+        return prompts.resolve(name)
     task = _TASKS.get(letters_of(kind))
     if task is None:
-        known = ", ".join(["query", "document", *prompts])
+        known = ", ".join(["query", "document", *prompts.texts])
         raise ApiError("unsupported_value", f"input_type is {kind[:80]!r}; wanted one of {known}", "input_type")
     route = served.manifest.route
     if route in TASK_PROMPTS and route != task:
         message = f"this model holds the route {route} alone, not {task}"
         raise ApiError("unsupported_value", message, "input_type")
     try:
-        prompt = Prompts.of(served.manifest).for_task(task)
+        prompt = prompts.for_task(task)
     except UsageError as error:
         raise ApiError("unsupported_value", str(error), "input_type") from None
-    if name is not None and prompts[name] != prompt:
+    if name is not None and prompts.texts[name] != prompt:
         message = f"prompt_name is {name[:80]!r}, but input_type is {task}, another prompt; leave one out"
         raise ApiError("unsupported_value", message, "prompt_name")
-    return {"prompt_name": None, "prompt": prompt}
+    return prompt
+
+
+def _checked_prompt(prompts: Prompts, text: str) -> str:
+    """Return the prompt that a request brings."""
+    if len(text) > _PROMPT or text.count(TEXT) > 1:
+        message = f"prompt has {len(text)} characters; wanted at most {_PROMPT}, with {TEXT} once or not at all"
+        raise ApiError("unsupported_value", message, "prompt")
+    try:
+        return prompts.resolve(prompt=text)
+    except UsageError as error:
+        raise ApiError("unsupported_value", str(error), "prompt") from None
 
 
 def json_of(value: object) -> bytes:

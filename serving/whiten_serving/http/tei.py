@@ -39,6 +39,7 @@ class EmbedParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, 
     normalize: bool | None = None
     truncate: bool | None = None
     truncation_direction: Direction | None = None
+    prompt: str | None = None
     prompt_name: str | None = None
     dimensions: int | float | None = None
 
@@ -257,11 +258,11 @@ async def tokenize(
 
 def _prompt(served: ServedModel, name: str | None) -> str:
     prompts = {key: text for key, text in served.manifest.prompts.items() if "{text}" not in text}
-    if name is not None and name not in prompts:
+    if name and name not in prompts:
         known = ", ".join(prompts) or "none"
         message = f"prompt_name is {name[:80]!r}; the prompts of this model that stand before a text are: {known}"
         raise ApiError("unsupported_value", message)
-    return "" if name is None else prompts[name]
+    return prompts[name] if name else ""
 
 
 def _tokens(served: ServedModel, text: str, special: bool) -> list[Token]:
@@ -323,6 +324,5 @@ async def info(service: Service, request: Request, call: Call) -> Annotated[Resp
 
 def _normalizes(service: Service, served: ServedModel) -> dict[str, bool]:
     """Return whether each route's vectors are divided by their norm, if a request does not say it."""
-    asked, own = service.settings.normalize, served.manifest.normalize
     routes = {"/v1/embeddings": False, "/embed": True, "/api/embed": True, "/api/embeddings": False}
-    return {route: own or (default if asked is None else asked) for route, default in routes.items()}
+    return {route: service.normalizes(served, default) for route, default in routes.items()}

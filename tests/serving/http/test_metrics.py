@@ -10,7 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.asgi import ask, asked, until
+from support.bundles import copy_bundle
 from support.timed import slow, text_of
+from whiten import Encoder
 from whiten_serving import AsyncEncoder
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.service import Service
@@ -109,7 +111,7 @@ def test_labels_are_bounded_whatever_requests_ask_for(app: Any) -> None:
 
 SECRET = "a secret sentence that nobody may log"
 FIELDS = [
-    *("time", "id", "method", "route", "model", "status", "texts", "tokens", "truncated"),
+    *("time", "id", "method", "route", "model", "status", "texts", "tokens", "truncated", "zeros"),
     *("queue_ms", "run_ms", "total_ms"),
 ]
 
@@ -154,6 +156,28 @@ def test_the_name_of_a_key_is_logged_and_counted(app_with: Any, caplog: pytest.L
         labels = f'client="{client}",model="{"" if status > 200 else "tiny"}",route="/embed",status="{status}"'
         assert f"whiten_requests_total{{{labels}}} {count}.0" in page
     assert "k1" not in page
+
+
+def test_texts_that_bring_the_prompt_are_counted_and_said_once(
+    golden: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompts = {"query": "query: ", "around": 'Sum up "{text}":'}
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path, prompts=prompts, default_prompt_name="query")
+    with Encoder(bundle) as encoder, caplog.at_level("INFO"):
+        app = AsyncEncoder(encoder).asgi_app("e5", log="off")
+        for fields in (
+            {"input": ["query: a", "a", "query:b"]},
+            {"input": "query: a", "input_type": "query"},
+            {"input": "query: a", "prompt_name": ""},
+            {"input": 'Sum up "b":', "prompt_name": "around"},
+            {"input": "passage: a", "prompt": "passage: "},
+            {"input": "a", "prompt": " "},
+        ):
+            assert asked(app, "POST", "/v1/embeddings", fields).status == 200
+        assert value(read(app.state.service.metrics.page()), "whiten_prompted_total", model="e5") == 5
+    assert [record.name for record in caplog.records if "begin with the prompt" in record.getMessage()] == [
+        "whiten.serving"
+    ]
 
 
 def test_text(app: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -61,3 +61,23 @@ def test_a_bundle_that_is_replaced_while_token_ids_are_turned_back(
 
     answer = asyncio.run(run())
     assert answer.status == 200, answer.body
+
+
+def test_models_of_one_bundle_share_a_queue_that_is_closed_with_the_last_of_them(served: AsyncEncoder) -> None:
+    async def run() -> None:
+        old, new = (Mock(spec=EncoderQueue, encoder=Mock()) for _ in range(2))
+        models = Models([ServedModel("a", old), ServedModel("b", old), ServedModel("c", served._queue)])
+        with models.using(models.get("b")):
+            models.replace(ServedModel("a", new))
+            with models.using(models.get("a")):
+                pass
+            await asyncio.sleep(0.01)
+            assert not old.close.called
+            models.replace(ServedModel("b", new))
+            await asyncio.sleep(0.01)
+            assert not old.close.called
+        await until(lambda: old.close.called)
+        assert old.close.call_count == 1
+        assert not new.close.called
+
+    asyncio.run(run())

@@ -19,7 +19,7 @@ POSTS = [case for case in PLACES if case.values[1].method == "POST"]
 BODIES: dict[Any, Any] = {
     route.handler: ROUTES[route.path] for route in ENDPOINTS if route.path in ROUTES and route.method == "POST"
 }
-BODIES[ollama.show] = {}
+BODIES |= {ollama.show: {}, ollama.generate: {}}
 
 
 @pytest.fixture

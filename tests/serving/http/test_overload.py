@@ -178,9 +178,9 @@ def test_a_text_without_a_vector_is_named(
     error = openai.json()["error"]
     assert (openai.status, error["type"], error["code"]) == (400, "invalid_request_error", "no_vector")
     assert error["param"] == f"input[{place}]"
-    assert error["message"].startswith(f"texts[{place}] ")
+    assert error["message"].startswith(f"input[{place}] ")
     assert (tei.status, tei.json()["error_type"], ollama.status) == (422, "Backend", 400)
-    assert f"texts[{place}] " in tei.json()["error"]
+    assert tei.json()["error"].startswith(f"inputs[{place}] ")
     assert f"sentences[{place}] " in similarity.json()["error"]
     assert {answer.headers["x-should-retry"] for answer in (openai, tei, ollama, similarity)} == {"false"}
 

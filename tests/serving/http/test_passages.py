@@ -1,0 +1,96 @@
+"""Passages of one text on /v1/embeddings: vectors of `Encoder.encode_passages`, spans, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.asgi import asked
+from support.bundles import copy_bundle
+from support.conformance import vectors_of
+from whiten import Encoder
+from whiten_serving import AsyncEncoder
+
+TEXT = "One 🙂 sentence. Zwei Sätze, 日本語. The third one"
+SPANS = [[0, 6], [6, 30], [3, 3], [0, len(TEXT)]]
+
+
+@pytest.fixture
+def encoder(golden: Path) -> Any:
+    with Encoder(golden / "bundle-v1") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        ({}, {}),
+        ({"prompt": "query: "}, {"prompt": "query: "}),
+        ({"normalize": True, "dimensions": 5}, {"normalize_embeddings": True, "truncate_dim": 5}),
+        ({"precision": "uint8"}, {"precision": "uint8"}),
+    ],
+)
+def test_vectors_and_spans(app: Any, encoder: Encoder, fields: dict[str, Any], options: dict[str, Any]) -> None:
+    answer = asked(app, "POST", "/v1/embeddings", {"input": TEXT, "passages": SPANS, **fields})
+    data = answer.json()["data"]
+    assert [[one["start"], one["end"]] for one in data] == SPANS
+    want = encoder.encode_passages(TEXT, SPANS, **options)
+    assert np.abs(vectors_of(answer) - want.astype(float)).max() <= (1 if "precision" in fields else 1e-5)
+    tokens = encoder.token_count(fields.get("prompt", "") + TEXT)
+    assert answer.json()["usage"]["prompt_tokens"] == tokens
+
+
+def test_one_passage_of_all_is_the_text(app: Any, encoder: Encoder) -> None:
+    answer = asked(app, "POST", "/v1/embeddings", {"input": [TEXT], "passages": 1000})
+    np.testing.assert_allclose(vectors_of(answer)[0], encoder.encode(TEXT), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 40])
+def test_windows_have_so_many_tokens_and_cover_the_text(app: Any, encoder: Encoder, size: int) -> None:
+    answer = asked(app, "POST", "/v1/embeddings", {"input": TEXT, "passages": size})
+    spans = [(one["start"], one["end"]) for one in answer.json()["data"]]
+    assert [start for start, _ in spans] == [0, *(end for _, end in spans[:-1])]
+    assert spans[-1][1] == len(TEXT)
+    ends = [token.end for token in encoder.tokens(TEXT, special=False)]
+    counts = [sum(start < end <= stop for end in ends) for start, stop in spans]
+    assert sum(counts) == len(ends)
+    assert all(size <= count <= size + 3 for count in counts[:-1])  # a character of several tokens is not torn
+    np.testing.assert_allclose(vectors_of(answer), encoder.encode_passages(TEXT, spans), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"input": ["a", "b"], "passages": 2}, 400, "one text, but input has 2"),
+        ({"input": "a", "passages": [[0, 2]]}, 400, "passages[0] is "),
+        ({"input": "a", "passages": [[1, 0]]}, 400, "passages[0] is "),
+        ({"input": "a", "passages": [[0]]}, 400, "passages[0]"),
+        ({"input": "a", "passages": 0}, 400, "passages"),
+        ({"input": "a", "passages": "2"}, 400, "passages"),
+        ({"input": "a", "passages": 2, "truncate": True}, 400, "is not cut"),
+        ({"input": "a", "passages": 2, "truncate_prompt_tokens": 9}, 400, "is not cut"),
+        ({"input": "the " * 60, "passages": 2}, 400, "maximum context length is 48 tokens, but input[0] has 62 tokens"),
+        ({"input": "the " * 600_000, "passages": 2}, 400, "maximum context length is 48 tokens, but input[0] has 240"),
+        ({"input": "a", "passages": [[0, 1]] * 2049}, 413, "2049"),
+    ],
+)
+def test_what_is_refused(app: Any, body: dict[str, Any], status: int, words: str) -> None:
+    answer = asked(app, "POST", "/v1/embeddings", body)
+    assert (answer.status, words in answer.json()["error"]["message"]) == (status, True), answer.json()
+
+
+@pytest.mark.parametrize(("path", "field"), [("/embed", "inputs"), ("/api/embed", "input")])
+def test_other_routes_name_the_field(app: Any, path: str, field: str) -> None:
+    answer = asked(app, "POST", path, {field: "a", "passages": 2})
+    assert answer.status in (400, 422)
+    assert "'passages'" in answer.json()["error"]
+
+
+def test_a_model_that_pools_otherwise_says_so(golden: Path, tmp_path: Path) -> None:
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path, pooling="cls")
+    with Encoder(bundle) as encoder:
+        answer = asked(AsyncEncoder(encoder).asgi_app(), "POST", "/v1/embeddings", {"input": "a", "passages": 2})
+    assert answer.status == 400
+    assert "pools by cls" in answer.json()["error"]["message"]
+    assert str(tmp_path) not in answer.json()["error"]["message"]
