@@ -2,15 +2,13 @@
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.once import installed_environment, kept
+from support.once import installed_environment
 from support.server import RunningServer
 from support.vectors import assert_near
 from whiten import Encoder
@@ -105,27 +103,14 @@ def test_a_client_of_openapi_python_client(server: RunningServer, document: Path
     check(run(python, "-c", PYTHON, str(server.client.base_url), TEXT, cwd=folder), golden)
 
 
-def test_a_client_of_openapi_typescript(server: RunningServer, document: Path, golden: Path, tmp_path: Path) -> None:
-    modules = npm_folder() / "node_modules"
-    (tmp_path / "node_modules").symlink_to(modules)
+def test_a_client_of_openapi_typescript(
+    server: RunningServer, document: Path, golden: Path, tmp_path: Path, node_modules: Path
+) -> None:
+    (tmp_path / "node_modules").symlink_to(node_modules)
     (tmp_path / "client.ts").write_text(TYPESCRIPT, "utf-8")
     (tmp_path / "package.json").write_text('{"type": "module"}', "utf-8")
-    run("node", modules / "openapi-typescript/bin/cli.js", document, "-o", "api.d.ts", cwd=tmp_path)
+    run("node", node_modules / "openapi-typescript/bin/cli.js", document, "-o", "api.d.ts", cwd=tmp_path)
     options = "--strict", "--noUncheckedIndexedAccess", "--target", "es2022", "--module", "nodenext", "--skipLibCheck"
-    run("node", modules / "typescript/bin/tsc", *options, "--lib", "es2022,dom,dom.iterable", "client.ts", cwd=tmp_path)
+    compiler = node_modules / "typescript/bin/tsc"
+    run("node", compiler, *options, "--lib", "es2022,dom,dom.iterable", "client.ts", cwd=tmp_path)
     check(run("node", "client.js", str(server.client.base_url).rstrip("/"), TEXT, cwd=tmp_path), golden)
-
-
-def npm_folder() -> Path:
-    """Return a folder with the packages of npm/package.json; skip where there is no Node."""
-    for program in ("node", "npm"):
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed")
-    wanted = HERE / "npm" / "package.json"
-
-    def install(folder: Path) -> tuple[Any, ...]:
-        shutil.copy(wanted, folder)
-        quiet = "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"
-        return "npm", "install", *quiet, "--prefix", folder
-
-    return kept("serving-generated-npm", wanted, install)
