@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -143,23 +142,3 @@ def tiktoken_folder(python: Path) -> Path:
 
 def test_token_ids_of_langchain_are_refused_with_the_remedy(run: Run, url: str, tiktoken_folder: Path) -> None:
     run("langchain", url, "refused", TIKTOKEN_CACHE_DIR=str(tiktoken_folder))
-
-
-@pytest.mark.parametrize("count", [1, len(TEXTS)])
-def test_javas_own_client(count: int, url: str, bundle: Path, tmp_path: Path) -> None:
-    """It offers h2c with its first request, as Spring AI and langchain4j do, which are built on it."""
-    if shutil.which("javac") is None:
-        pytest.skip("there is no javac here (Debian: default-jdk-headless)")
-    subprocess.run(["javac", "-d", tmp_path, HERE / "Client.java"], check=True, timeout=300)
-    body = tmp_path / "body.json"
-    body.write_text(json.dumps({"input": TEXTS[:count]}), "utf-8")
-    command = ["java", "-cp", str(tmp_path), "Client", f"{url}/v1/embeddings", str(body)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    rows = {f"java{index}": [one["embedding"] for one in answer["data"]] for index, answer in enumerate(answers)}
-    with Encoder(bundle) as encoder:
-        want = encoder.encode(TEXTS[:count])
-    assert len(rows) == 12
-    for got in rows.values():
-        assert np.abs(np.array(got) - want).max() <= 1e-5 * np.linalg.norm(want, axis=1).max()

@@ -1,7 +1,8 @@
-"""Test the server with clients of JavaScript by their default settings: vectors, batches, long texts, overload."""
+"""Test the server with clients of JavaScript by their default settings, and with Java's own client."""
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from whiten import Encoder
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
-PROGRAM = Path(__file__).parent / "with_node.mjs"
+HERE = Path(__file__).parent
 TEXTS = [*sentences(40), "a", "  spaces  ", "Ünïcödé 日本 👩‍👧 русский", "half of a smile: \ud83d"]
 LONG = ["short", "long " * 400]
 OPENAI = "maximum context length is 48 tokens, but input[1] has 1202 tokens"
@@ -90,8 +91,8 @@ def embed(golden: Path, tmp_path_factory: pytest.TempPathFactory, node_modules: 
     def run(texts: Texts, *way: str, options: tuple[object, ...] = ()) -> Outcomes:
         folder = tmp_path_factory.mktemp("node")
         (folder / "node_modules").symlink_to(node_modules)
-        program, inputs, out = (folder / name for name in (PROGRAM.name, "texts.json", "out.json"))
-        program.write_bytes(PROGRAM.read_bytes())
+        program, inputs, out = (folder / name for name in ("with_node.mjs", "texts.json", "out.json"))
+        program.write_bytes((HERE / "with_node.mjs").read_bytes())
         inputs.write_text(json.dumps(texts), "utf-8")
         with RunningServer(f"small={golden / 'bundle-v1'}", *options) as server:
             command = ["node", program, f"http://127.0.0.1:{server.address[1]}", inputs, out, *way]
@@ -185,3 +186,24 @@ def test_a_client_in_an_overload_asks_again_or_says_so(name: str, overload: Outc
     else:
         check_vectors(name, overload, TEXTS[:1], golden)
         assert outcome["statuses"] == [429, 200]
+
+
+@pytest.mark.parametrize("count", [1, len(TEXTS)])
+def test_javas_own_client(count: int, golden: Path, tmp_path: Path) -> None:
+    """It offers h2c with its first request, as Spring AI and langchain4j do, which are built on it."""
+    if shutil.which("javac") is None:
+        pytest.skip("there is no javac here (Debian: default-jdk-headless)")
+    subprocess.run(["javac", "-d", tmp_path, HERE / "Client.java"], check=True, timeout=300)
+    body = tmp_path / "body.json"
+    body.write_text(json.dumps({"input": TEXTS[:count]}), "utf-8")
+    with RunningServer(f"small={golden / 'bundle-v1'}") as server:
+        url = f"http://127.0.0.1:{server.address[1]}/v1/embeddings"
+        command = ["java", "-cp", str(tmp_path), "Client", url, str(body)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == 12
+    with Encoder(golden / "bundle-v1") as encoder:
+        want = encoder.encode(TEXTS[:count])
+    for answer in answers:
+        assert_near([row["embedding"] for row in answer["data"]], want, 1e-5)
