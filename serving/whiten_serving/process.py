@@ -296,7 +296,7 @@ def open_process(settings: Settings, choices: Sequence[ModelChoice]) -> Process:
             opening.callback(encoders[-1][0].close)
         scheduler = make_scheduler([encoder for encoder, _ in encoders], settings)
         opened = zip(names.values(), encoders, strict=True)
-        models = {model.name: model for same, one in opened for model in make_models(same, *one, scheduler)}
+        models = {model.name: model for some, proof in opened for model in make_models(some, *proof, scheduler)}
         service = Service(Models(models[choice.name] for choice in choices), settings)
         scheduler.on_batch = service.metrics.on_batch
         for model in service.models:

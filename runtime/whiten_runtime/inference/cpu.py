@@ -1,6 +1,7 @@
 """Run batches on CPUs: one batch on all threads, or several batches with one thread each."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,17 +79,20 @@ class CpuEngine(Engine):
 
     def _run(self, feed: Feed, outputs: Sequence[str], side_by_side: bool) -> list[NDArray[np.float32]]:
         texts, tokens = feed["input_ids"].shape
+        with self.room(tokens, texts):
+            if tokens <= ALONE_TOKENS or self._memory is None:
+                return self._run_now(feed, outputs, side_by_side)
+            self._wide_was_used = True
+            return self._usable(self._wide, self._narrow).run(outputs, feed, shrink=True)
+
+    def room(self, tokens: int, texts: int) -> AbstractContextManager[object]:
+        """Return a context in which the memory of a run is held; texts that run alone have all threads."""
         if tokens <= SHORT or self._memory is None:
-            return self._run_now(feed, outputs, side_by_side)
+            return nullcontext()
         needed = self._memory.of(tokens, texts)
         if needed > self._budget:
             raise NoVectorError({0: too_large(tokens, needed, self._budget)})
-        if tokens <= ALONE_TOKENS:
-            with running_texts.hold(needed, self._budget):
-                return self._run_now(feed, outputs, side_by_side)
-        with running_texts.hold(needed, self._budget, owner=self):  # one at a time has all threads
-            self._wide_was_used = True
-            return self._usable(self._wide, self._narrow).run(outputs, feed, shrink=True)
+        return running_texts.hold(needed, self._budget, owner=self if tokens > ALONE_TOKENS else None)
 
     def _run_now(self, feed: Feed, outputs: Sequence[str], side_by_side: bool) -> list[NDArray[np.float32]]:
         if not side_by_side:

@@ -1,6 +1,7 @@
 """Turn token ids into vectors: plan batches, pad them, run them, and return their vectors."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -194,6 +195,14 @@ class Engine:
     def feed(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0) -> Feed:
         """Pad the token ids of one batch."""
         return pad_batch(ids, self._pad_token_id, prompt_tokens=prompt_tokens)
+
+    def room(self, tokens: int, texts: int) -> AbstractContextManager[object]:
+        """Return a context in which the memory of a run is held, for texts of so many tokens each.
+
+        Raises:
+            NoVectorError: the texts take more memory than texts may take.
+        """
+        return nullcontext()
 
     def create_sessions(self) -> None:
         """Create the session of batches that run side by side: a bundle that is replaced later changes no vector."""

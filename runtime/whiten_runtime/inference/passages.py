@@ -2,14 +2,13 @@
 
 import operator
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.graph import OUTPUT
-from whiten_runtime.bundle.records import Pooling
+from whiten_runtime.bundle.records import SHORT, Pooling
 from whiten_runtime.bundle.token_weights import with_token_weights
 from whiten_runtime.errors import TextError, TooLongError, UsageError, described
 from whiten_runtime.inference.embedder import Embedder
@@ -25,21 +24,21 @@ class PassageEmbedder:
     """Embeds passages with the graph of an embedder, which a session of its own holds from the first call on.
 
     Args:
-        path: the bundle, for errors.
         pooling: its pooling.
         embedder: what embeds its texts.
     """
 
-    def __init__(self, path: Path, pooling: Pooling | None, embedder: Embedder) -> None:
-        self._path, self._pooling, self._embedder = path, pooling, embedder
+    def __init__(self, pooling: Pooling | None, embedder: Embedder) -> None:
+        self._pooling, self._embedder = pooling, embedder
         graph = embedder.engine.graph
         self._session = ForkSafeSession(lambda: graph.create_session(None, edit=with_token_weights))
 
     def embed(self, text: str, spans: Iterable[Sequence[int]], options: EncodeOptions) -> NDArray[Any]:
         """Return the finished vectors of passages, [n, width]; `Encoder.encode_passages` says what is raised."""
         if self._pooling != "mean":
+            pooling = self._pooling
             raise UsageError(
-                f"{self._path}: pools by {self._pooling}; passages need a bundle that pools by mean: embed each alone"
+                f"the bundle pools by {pooling}; passages need a bundle that pools by mean: embed each alone"
             )
         passages = checked_spans(text, spans)
         tokens = self._tokens(text, options.prompt)
@@ -49,7 +48,9 @@ class PassageEmbedder:
         ids = np.array([[token.id for token in tokens]], np.int64)
         names = [value.name for value in self._session.get().get_inputs()]
         feed = dict(zip(names, (ids, np.ones_like(ids), weights), strict=True))
-        return options.finish(self._session.run([OUTPUT], feed)[0], "spans")
+        with self._embedder.engine.room(len(tokens), 1):
+            vectors = self._session.run([OUTPUT], feed, shrink=len(tokens) > SHORT)[0]
+        return options.finish(vectors, "spans")
 
     def close(self) -> None:
         """Free the session."""
@@ -94,7 +95,8 @@ def windows_of(tokens: Sequence[Token], size: int, length: int) -> Passages:
 
     Several tokens may be of one character, the whole of which is of one passage.
     """
-    ends = sorted({*(token.end for token in tokens[size - 1 : -1 : size]), length} - {0}) or [0]
+    bounds = {token.end for token in tokens[size - 1 : -1 : size]}  # the last token ends no passage: the text does
+    ends = sorted({*bounds, length} - {0}) or [0]
     return np.array([[0, *ends[:-1]], ends], np.intp).T
 
 
@@ -118,4 +120,5 @@ def token_weights(
     everywhere = special | (ends <= 0) | (ends > length)
     own = (passages[:, :1] < ends) & (ends <= passages[:, 1:])
     pooled = (own | everywhere) & (np.arange(len(tokens)) >= left_out)
-    return np.asarray(pooled / np.maximum(pooled.sum(axis=1, keepdims=True), 1), np.float32)
+    counts = pooled.sum(axis=1, keepdims=True, dtype=np.float32)
+    return np.asarray(pooled / np.maximum(counts, np.float32(1)), np.float32)

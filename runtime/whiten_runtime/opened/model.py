@@ -37,7 +37,7 @@ class OpenedModel(OpenedBundle):
         self._opening = replace(opening, sha256=self._bundle.sha256)
         self._embedder.max_characters = opening.max_characters or self._embedder.max_characters
         self._tokenizer, self._engine = self._embedder.tokenizer, self._embedder.engine
-        self._passages = PassageEmbedder(opening.path, self.manifest.pooling, self._embedder)
+        self._passages = PassageEmbedder(self.manifest.pooling, self._embedder)
         if opening.cuda_graphs:
             try:
                 self._engine.record(self.max_seq_length, self.manifest.precision)

@@ -133,14 +133,14 @@ ENDPOINTS = (
 )
 """All routes."""
 
-_EMBEDS_ONLY = "this server embeds only, as by POST '/v1/embeddings'"
-_ABSENT = {
-    **dict.fromkeys(("completions", "chat", "responses", "messages", "generate", "generate_stream"), _EMBEDS_ONLY),
-    **dict.fromkeys(("rerank", "score", "predict", "classify", "pooling"), _EMBEDS_ONLY),
-    **dict.fromkeys(("embed_sparse", "embed_all", "decode"), _EMBEDS_ONLY),
-    **dict.fromkeys(("pull", "push", "create", "copy", "delete"), "models are those that the server was started with"),
-}
-"""What to say of paths that servers of these dialects have and this one does not, by the last word of a path."""
+_OTHER_TASKS = frozenset(
+    (
+        *("completions", "chat", "responses", "messages", "generate", "generate_stream", "rerank", "score", "predict"),
+        *("classify", "pooling", "embed_sparse", "embed_all", "decode"),
+    )
+)
+_CHANGES_OF_MODELS = frozenset(("pull", "push", "create", "copy", "delete"))
+"""Last words of paths that servers of these dialects have and this one does not."""
 
 PROBES = ("/live", "/ready", "/metrics")
 """Paths at --metrics-listen."""
@@ -220,7 +220,8 @@ class _Routes:
 
     def __init__(self, app: ASGIApp, service: Service, places: Sequence[Place]) -> None:
         self._app, self._service = app, service
-        self._unknown = Endpoint("GET", "unknown", "openai", self._refuse_path, open=True), None
+        probe = all(endpoint.probe for _, endpoint, _ in places)
+        self._unknown = Endpoint("GET", "unknown", "openai", self._refuse_path, open=True, probe=probe), None
         self._paths: dict[str, dict[str, tuple[Endpoint, str | None]]] = {}
         for path, endpoint, model in places:
             for method in (endpoint.method, "HEAD") if endpoint.method == "GET" else (endpoint.method,):
@@ -296,10 +297,14 @@ class _Routes:
             allow = ", ".join(sorted(methods))
             message = f"{path[:80]!r} is not for {request.method[:20]}; use {allow}"
             raise ApiError("method_not_allowed", message, None, {"allow": allow})
-        hint = _ABSENT.get(parts[-1] if parts else "", "the routes are those of OpenAI, TEI and Ollama")
-        if parts[-2:] == ["chat", "completions"]:
-            hint += "; in LiteLLM, set `mode: embedding` for this model"
-        if of_model and service.has_key(call):
+        hint, last = "the routes are those of OpenAI, TEI and Ollama", parts[-1] if parts else ""
+        if last in _OTHER_TASKS:
+            hint = "this server embeds only: POST '/v1/embeddings', '/embed' or '/api/embed'"
+            if parts[-2:] == ["chat", "completions"]:
+                hint += "; in LiteLLM, set `mode: embedding` for this model"
+        elif last in _CHANGES_OF_MODELS:
+            hint = "models are those that the server was started with"
+        elif of_model and service.has_key(call):
             hint = f"the models served are {', '.join(service.models.names)}, each with the routes of TEI"
         elif near is not None:
             hint = f"did you mean {next(iter(self._at(near)[0]))} {near[:80]!r}?"

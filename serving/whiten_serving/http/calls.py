@@ -4,17 +4,25 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from secrets import token_hex
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from starlette.types import Receive, Scope
 
-from whiten_serving.fairness import Share
+from whiten_serving.fairness import FairExecutor, Share
 from whiten_serving.http.errors import ApiError, ClientGoneError, Dialect
-from whiten_serving.requests import OverloadedError
+from whiten_serving.requests import OverloadedError, Rate
+
+T = TypeVar("T")
+
+_MOST_WAITING = 262_144
+"""Tokens of texts that may wait for a pass, half of them of one client."""
+
+_READ = 500
+"""Characters that are read in the time in which a token is computed, about: the unit of a turn of `FairExecutor`."""
 
 WATCH_AFTER = 0.2
 """Seconds before the disconnect of a caller is watched for; most requests end sooner, and a watcher has its cost."""
@@ -49,7 +57,7 @@ class Call:
     tokens: int = 0
     truncated: int = 0  # texts that were cut
     zeros: int = 0  # texts whose vectors are zeros
-    prompted: int = 0  # texts that begin with the prompt that they get
+    repeated_prompts: int = 0  # texts that begin with the prompt that they get
     tokenize_seconds: float = 0.0
     queue_seconds: float = 0.0
     run_seconds: float = 0.0
@@ -158,3 +166,37 @@ class Guarded:
             self._watcher.cancel()
         if self._why is not None and self._task.uncancel() <= self._before:  # else somebody else cancels it too
             raise self._why from None
+
+
+class Passes:
+    """Runs one pass at a time, in turns of the clients, and refuses those before which too much work goes.
+
+    Args:
+        max_wait: seconds of work that may go before a pass, at the measured rate; None for no bound.
+    """
+
+    def __init__(self, max_wait: float | None) -> None:
+        self._max_wait = max_wait
+        self._executor, self._waiting, self._rate = FairExecutor(1), Share(_MOST_WAITING), Rate()
+
+    async def run(self, call: Call, tokens: int, compute: Callable[[], T]) -> T:
+        """Return what a function returns that computes so many tokens, and tell the call how long it took."""
+        seconds = self._rate.seconds_for(self._waiting.total)
+        most = call.remaining if self._max_wait is None else min(self._max_wait, call.remaining)
+        if seconds > most or not self._waiting.admits(call.key, tokens):
+            message = f"too many texts with passages: {seconds:.1f} s of work go before this one; try again then"
+            raise OverloadedError(message, seconds)
+        asked = time.monotonic()
+
+        def timed() -> T:
+            begun = time.monotonic()
+            result = compute()
+            call.queue_seconds, call.run_seconds = begun - asked, time.monotonic() - begun
+            self._rate.add(tokens, call.run_seconds)
+            return result
+
+        self._waiting.add(call.key, tokens)
+        try:
+            return await self._executor.run(call.key, tokens * _READ, timed)
+        finally:
+            self._waiting.add(call.key, -tokens)

@@ -127,11 +127,11 @@ _TOO_LONG: dict[Dialect, str] = {
 """Words by which clients know that a text is too long, in each dialect."""
 
 
-def too_long(error: TooLongError, limit: int, field: str, dialect: Dialect) -> ApiError:
+def too_long(error: TooLongError, limit: int, field: str, dialect: Dialect, advice: str) -> ApiError:
     """Return the answer to a request with a text that is too long for a limit of tokens."""
     what = f"{field}[{error.index or 0}] has {error.length} {error.unit}"
     words = _TOO_LONG[dialect].format(limit=limit, what=what)
-    return ApiError("context_length_exceeded", f"{words}; shorten it, or let it be cut", field)
+    return ApiError("context_length_exceeded", f"{words}; {advice}", field)
 
 
 def of_request(error: Exception) -> ApiError:

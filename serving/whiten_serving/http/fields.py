@@ -86,7 +86,8 @@ def read_fields(kind: Any, fields: Mapping[str, msgspec.Raw], strict: bool) -> t
     texts = next((name for name in ("input", "inputs", "prompt") if name in kind.__struct_fields__), None)
     known = _known(kind, fields, "", texts, ignored)
     if texts not in (None, *known) and "prompt" in known:
-        raise _unknown("prompt", f"the texts belong in {texts!r}")
+        written = next(name for name in fields if _SYNONYMS.get(letters_of(name), name) == "prompt")
+        raise _unknown(written, f"the texts belong in {texts!r}")
     if strict and ignored:
         raise _unknown(ignored[0], "leave it out")
     return msgspec.json.encode(known), ignored
@@ -98,10 +99,9 @@ def _known(
     """Return the fields of a struct, which is at a place of the body whose texts are in a field, if it has any."""
     types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
     known: dict[str, Any] = {}
+    fields = {name: raw for name, raw in fields.items() if bytes(memoryview(raw)[:_LONGEST]) != b"null"}
     for name, raw in fields.items():
         value = bytes(memoryview(raw)[:_LONGEST])
-        if value == b"null":
-            continue
         if name not in types:
             name = name[:_LONGEST]
             synonym = _SYNONYMS.get(letters_of(name))

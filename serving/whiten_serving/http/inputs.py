@@ -50,6 +50,9 @@ _EITHER = {"anyOf": [msgspec.json.schema(kind) for kind in (str, list[str], list
 
 _EXAMPLES = ["A plane is taking off.", ["A plane is taking off.", "An air plane takes off."]]
 
+AnyValue = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"description": "Any value; it has no effect."})]
+NO_VALUE = msgspec.field(default_factory=msgspec.Raw)
+
 TextsOrIds = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=_EITHER, examples=_EXAMPLES)]
 """Texts, or token ids in place of texts, as a body has them; `Inputs` reads them."""
 

@@ -41,7 +41,7 @@ class Metrics:
             self._counter("tokens", "Tokens of answered requests.", "model"),
             self._counter("truncated", "Texts that were cut.", "model"),
             self._counter("zeros", "Texts whose vectors are zeros.", "model"),
-            self._counter("prompted", "Texts that begin with the prompt that they get.", "model"),
+            self._counter("repeated_prompts", "Texts that begin with the prompt that they get.", "model"),
             self._histogram("tokenize_seconds", "Time of tokenising a request.", _SECONDS, "model"),
             self._histogram("queue_seconds", "Time that a request waited.", _SECONDS, "model"),
             self._histogram("run_seconds", "Time from a request's first batch to its last.", _SECONDS, "model"),
@@ -71,10 +71,14 @@ class Metrics:
         self._requests(call.route, call.model, call.client, str(call.status)).inc()
         self._seconds(call.route, call.model, f"{call.status // 100}xx").observe(seconds)
         if call.status == 200 and call.run_seconds:
-            texts, tokens, truncated, zeros, prompted, tokenize, queue, run = self._of_texts(call.model)
+            texts, tokens, truncated, zeros, repeated, tokenize, queue, run = self._of_texts(call.model)
             texts.inc(call.texts)
             tokens.inc(call.tokens)
-            for counter, number in ((truncated, call.truncated), (zeros, call.zeros), (prompted, call.prompted)):
+            for counter, number in (
+                (truncated, call.truncated),
+                (zeros, call.zeros),
+                (repeated, call.repeated_prompts),
+            ):
                 if number:
                     counter.inc(number)
             tokenize.observe(call.tokenize_seconds)
@@ -90,8 +94,8 @@ class Metrics:
         """Yield the metrics that are read from models and their scheduler when the page is asked for."""
         models = {served.name: served for served in self._models}
         scheduler, budget = self._models.scheduler, self._budget
-        runners = {one.queue.runner: name for name, one in reversed(models.items())}  # names of one bundle share it
-        stats, of_models = scheduler.stats(), {name: scheduler.stats_of(one) for one, name in runners.items()}
+        runners = {model.queue.runner: name for name, model in reversed(models.items())}  # names of one bundle share it
+        stats, of_models = scheduler.stats(), {name: scheduler.stats_of(runner) for runner, name in runners.items()}
         described = {
             name: {
                 "version": version(),

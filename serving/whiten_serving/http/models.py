@@ -124,7 +124,7 @@ class Models:
 
     def _close_unused(self, served: ServedModel) -> None:
         """Close a model of which no request runs, and whose bundle is served no more."""
-        if not self._uses.get(served.queue) and all(one.queue is not served.queue for one in self):
+        if not self._uses.get(served.queue) and all(other.queue is not served.queue for other in self):
             self._uses.pop(served.queue, None)
             task = asyncio.get_running_loop().create_task(served.close())
             self._closing.add(task)
@@ -132,5 +132,5 @@ class Models:
 
     async def close(self, wait: bool = True) -> None:
         """Close all models, those that were replaced too; compute what waits, or fail it."""
-        queues = {one.queue: one for one in self}
-        await asyncio.gather(*self._closing, *(one.close(wait) for one in queues.values()))
+        queues = {served.queue: served for served in self}
+        await asyncio.gather(*self._closing, *(served.close(wait) for served in queues.values()))

@@ -1,5 +1,6 @@
 """Answer Ollama's routes, as ollama-python, Open WebUI and others ask them."""
 
+import re
 import time
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypedDict
@@ -11,7 +12,7 @@ from starlette.responses import Response
 
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
-from whiten_serving.http.inputs import TextsOrIds
+from whiten_serving.http.inputs import NO_VALUE, AnyValue, TextsOrIds
 from whiten_serving.http.metrics import version
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.service import Service, Wanted, answer, json_of, rows_of
@@ -31,7 +32,7 @@ class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class OllamaEmbedRequest(_Common, kw_only=True):
-    """Asks for vectors, which /api/embed divides by their norm; `prompt`, which Ollama has not, is put to each text."""
+    """Asks for vectors, which /api/embed divides by their norm. `prompt`, which Ollama has not, stands before each."""
 
     input: TextsOrIds = msgspec.field(default_factory=lambda: msgspec.Raw(b"[]"))
     dimensions: int | float | None = None
@@ -48,6 +49,12 @@ class OllamaGenerateRequest(_Common, kw_only=True):
     """Asks to have a model in memory, or no longer: `ollama run` and `ollama stop` do so without a text."""
 
     prompt: str = ""
+    suffix: AnyValue = NO_VALUE
+    system: AnyValue = NO_VALUE
+    template: AnyValue = NO_VALUE
+    context: AnyValue = NO_VALUE
+    images: AnyValue = NO_VALUE
+    stream: AnyValue = NO_VALUE
 
 
 class OllamaShowRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -168,15 +175,15 @@ async def generate(
     served = service.models.get(asked.model)
     if asked.prompt:
         raise ApiError("unsupported_value", f"{served.name!r} does not support generate: this server embeds only")
-    over = str(asked.keep_alive) in ("0", "0.0", "0s")
-    generated: OllamaGenerated = {
+    over = asked.keep_alive is not None and not re.search("[1-9]", str(asked.keep_alive))  # 0, "0s", "0h0m"
+    state: OllamaGenerated = {
         "model": asked.model or served.name,
         "created_at": datetime.now(UTC).isoformat(),
         "response": "",
         "done": True,
         "done_reason": "unload" if over else "load",
     }
-    return answer(json_of(generated))
+    return answer(json_of(state))
 
 
 def _context(options: OllamaOptions | None) -> int | None:

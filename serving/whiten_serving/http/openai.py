@@ -11,13 +11,10 @@ from starlette.responses import Response
 from whiten_runtime.bundle.records import VectorPrecision
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
-from whiten_serving.http.inputs import TextsOrIds
+from whiten_serving.http.inputs import NO_VALUE, AnyValue, TextsOrIds
 from whiten_serving.http.models import ServedModel
 from whiten_serving.http.passages import embed_passages
 from whiten_serving.http.service import Service, Wanted, answer, base64_of, json_of, little_endian, rows_of
-
-AnyValue = Annotated[msgspec.Raw, Meta(extra_json_schema={"description": "Any value; it has no effect."})]
-_ABSENT = msgspec.field(default_factory=msgspec.Raw)
 
 
 class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -27,8 +24,8 @@ class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | float | None = None
-    user: AnyValue = _ABSENT
-    metadata: AnyValue = _ABSENT
+    user: AnyValue = NO_VALUE
+    metadata: AnyValue = NO_VALUE
     prompt: str | None = None
     prompt_name: str | None = None
     input_type: str | None = None

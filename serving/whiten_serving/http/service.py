@@ -23,8 +23,7 @@ from whiten_runtime.bundle.records import Side, VectorPrecision
 from whiten_runtime.errors import NoVectorError, Reason, TooLongError, UsageError, WhitenError
 from whiten_runtime.inference.options import TASK_PROMPTS, TEXT, Prompts, Task, leading_width
 from whiten_runtime.opened.opening import stores_ranges
-from whiten_serving.fairness import FairExecutor
-from whiten_serving.http.calls import Budget, Call
+from whiten_serving.http.calls import Budget, Call, Passes
 from whiten_serving.http.errors import ApiError, Dialect, of_answer, of_request, too_long
 from whiten_serving.http.fields import letters_of
 from whiten_serving.http.inputs import Inputs, memory_of_body, parse_body, read_body
@@ -47,7 +46,7 @@ _ADDRESS = re.compile(r"[0-9]+(\.[0-9]+){3}|\[[0-9a-f:.]+\]")
 _NOTES = 100
 """Facts about requests that the log tells once."""
 
-_PROMPTED = '%s: texts begin with the prompt that they get; where a client adds it, let it send prompt_name "" too'
+_REPEATED = '%s: texts begin with the prompt that they get; where a client adds it, let it send the field prompt as ""'
 
 _PROMPT = 4096
 """Characters of a prompt that a request may bring: each of its texts is tokenised with it."""
@@ -117,7 +116,7 @@ class Service:
         self.metrics = Metrics(models, self.budget, lambda: not self.draining)
         self._notes: set[tuple[str, str]] = set()  # what the log has told
         self.inputs = Inputs(settings, models.scheduler.readers)
-        self.passes = FairExecutor(1)  # over texts whose passages are embedded
+        self.passes = Passes(models.scheduler.max_wait)
         self.take_keys(settings.api_keys)
 
     def check_host(self, endpoint: Endpoint, call: Call) -> None:
@@ -221,10 +220,10 @@ class Service:
             raise ApiError("unsupported_value", message, "precision")
         asked = self.settings.normalize if wanted.normalize is None else wanted.normalize
         prompt = _prompt(served, wanted)
-        if before := prompt.partition(TEXT)[0].strip():
-            call.prompted = sum(text.startswith(before) for text in wanted.texts)
-        if call.prompted:
-            self._note(_PROMPTED, served.name)
+        if wanted.prompt is None and (beginning := _beginning(prompt)):
+            call.repeated_prompts = sum(text.startswith(beginning) for text in wanted.texts)
+        if call.repeated_prompts:
+            self._note(_REPEATED, served.name)
         if call.remaining <= 0:
             raise ApiError("deadline", "the request timed out before it was computed; raise x-timeout-ms or --timeout")
         return {
@@ -253,7 +252,7 @@ class Service:
         call.zeros = int(zeros.sum())
         if self.settings.no_vector == "error":
             error = NoVectorError(dict.fromkeys(np.flatnonzero(zeros).tolist(), _ZEROS), field)
-            raise of_answer(error) from error
+            raise ApiError("no_vector", str(error), f"{field}[{error.index}]") from error
 
 
 def _key(headers: dict[bytes, bytes]) -> bytes:
@@ -269,7 +268,7 @@ async def _tokenized(call: Call, served: ServedModel, wanted: Wanted, options: d
         request = await served.queue.request_in_loop(wanted.texts, call.key, wanted.context, **options)
     except TooLongError as error:
         limit = min(served.manifest.max_seq_length, wanted.context or served.manifest.max_seq_length)
-        raise too_long(error, limit, wanted.field, call.dialect) from error
+        raise too_long(error, limit, wanted.field, call.dialect, "shorten it, or let it be cut") from error
     except WhitenError as error:
         raise of_request(error) from error
     request.deadline, request.client = call.deadline, call.key
@@ -332,10 +331,20 @@ def _prompt(served: ServedModel, wanted: Wanted) -> str:
     return prompt
 
 
+def _beginning(prompt: str) -> str:
+    """Return how a text begins that has a prompt already: with or without the blanks behind its last sign."""
+    before = prompt.partition(TEXT)[0]
+    sign = before.rstrip()
+    return before if sign[-1:].isalnum() else sign
+
+
 def _checked_prompt(prompts: Prompts, text: str) -> str:
     """Return the prompt that a request brings."""
-    if len(text) > _PROMPT or text.count(TEXT) > 1:
-        message = f"prompt has {len(text)} characters; wanted at most {_PROMPT}, with {TEXT} once or not at all"
+    if len(text) > _PROMPT:
+        message = f"prompt has {len(text)} characters; wanted at most {_PROMPT}"
+        raise ApiError("unsupported_value", message, "prompt")
+    if text.count(TEXT) > 1:
+        message = f"prompt has {TEXT} {text.count(TEXT)} times; wanted it once, or not at all"
         raise ApiError("unsupported_value", message, "prompt")
     try:
         return prompts.resolve(prompt=text)

@@ -170,11 +170,11 @@ def test_texts_that_bring_the_prompt_are_counted_and_said_once(
             {"input": "query: a", "input_type": "query"},
             {"input": "query: a", "prompt_name": ""},
             {"input": 'Sum up "b":', "prompt_name": "around"},
-            {"input": "passage: a", "prompt": "passage: "},
+            {"input": "query: a", "prompt": "query: "},
             {"input": "a", "prompt": " "},
         ):
             assert asked(app, "POST", "/v1/embeddings", fields).status == 200
-        assert value(read(app.state.service.metrics.page()), "whiten_prompted_total", model="e5") == 5
+        assert value(read(app.state.service.metrics.page()), "whiten_repeated_prompts_total", model="e5") == 4
     assert [record.name for record in caplog.records if "begin with the prompt" in record.getMessage()] == [
         "whiten.serving"
     ]

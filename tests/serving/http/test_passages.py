@@ -1,6 +1,9 @@
 """Passages of one text on /v1/embeddings: vectors of `Encoder.encode_passages`, spans, and what is refused."""
 
+import asyncio
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,8 @@ from support.bundles import copy_bundle
 from support.conformance import vectors_of
 from whiten import Encoder
 from whiten_serving import AsyncEncoder
+from whiten_serving.http.calls import Passes
+from whiten_serving.requests import OverloadedError
 
 TEXT = "One 🙂 sentence. Zwei Sätze, 日本語. The third one"
 SPANS = [[0, 6], [6, 30], [3, 3], [0, len(TEXT)]]
@@ -72,6 +77,7 @@ def test_windows_have_so_many_tokens_and_cover_the_text(app: Any, encoder: Encod
         ({"input": "a", "passages": 2, "truncate_prompt_tokens": 9}, 400, "is not cut"),
         ({"input": "the " * 60, "passages": 2}, 400, "maximum context length is 48 tokens, but input[0] has 62 tokens"),
         ({"input": "the " * 600_000, "passages": 2}, 400, "maximum context length is 48 tokens, but input[0] has 240"),
+        ({"input": "the " * 3_000, "passages": [[0, 3]]}, 400, "input[0] has 3002 tokens; cut it between passages"),
         ({"input": "a", "passages": [[0, 1]] * 2049}, 413, "2049"),
     ],
 )
@@ -94,3 +100,40 @@ def test_a_model_that_pools_otherwise_says_so(golden: Path, tmp_path: Path) -> N
     assert answer.status == 400
     assert "pools by cls" in answer.json()["error"]["message"]
     assert str(tmp_path) not in answer.json()["error"]["message"]
+
+
+def test_passes_take_turns_and_refuse_what_would_wait_for_too_long() -> None:
+    order: list[str] = []
+    go = threading.Event()
+
+    async def run() -> None:
+        passes = Passes(max_wait=3600.0)
+
+        def call(client: str) -> Any:
+            return SimpleNamespace(key=client, remaining=3600.0, queue_seconds=0.0, run_seconds=0.0)
+
+        def start(client: str, tokens: int = 2000) -> "asyncio.Task[None]":
+            def compute() -> None:
+                go.wait(60)
+                order.append(client)
+
+            return asyncio.create_task(passes.run(call(client), tokens, compute))
+
+        tasks = [start(client) for client in ("alice", "alice", "alice", "bob")]
+        await asyncio.sleep(0)
+        with pytest.raises(OverloadedError):  # a client may have half of what may wait
+            await passes.run(call("carol"), 200_000, lambda: None)
+        go.set()
+        await asyncio.gather(*tasks)
+        assert order.index("bob") <= 2
+        passes._rate.tokens, passes._rate.seconds = 1.0, 1.0  # a second a token
+        go.clear()
+        waiting = start("alice", 3601)
+        await asyncio.sleep(0)
+        with pytest.raises(OverloadedError, match=r"3601\.0 s of work") as refused:
+            await passes.run(call("bob"), 1, lambda: None)
+        assert refused.value.retry_after == 3601
+        go.set()
+        await waiting
+
+    asyncio.run(run())

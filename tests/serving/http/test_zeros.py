@@ -60,6 +60,11 @@ def test_zeros_are_counted(encoder: Encoder, path: str, more: dict[str, Any], ca
             "input[2]",
         ),
         ("/v1/embeddings", {"input": f"a {UNKNOWN}", "passages": [[0, 1], [2, 4]]}, "passages[1]"),
+        (
+            "/v1/embeddings",
+            {"input": f"a {UNKNOWN}", "passages": [[0, 1], [2, 4]], "precision": "binary", "encoding_format": "float"},
+            "passages[1]",
+        ),
         ("/api/embeddings", {"prompt": UNKNOWN}, "prompt[0]"),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b", UNKNOWN]}}, "sentences[1]"),
         ("/similarity", {"inputs": {"source_sentence": UNKNOWN, "sentences": ["b"]}}, "source_sentence"),
@@ -74,7 +79,7 @@ def test_zeros_are_refused_where_the_operator_wants_that(
     assert refused.status == (400 if path.startswith(("/v1", "/api")) else 422)
     assert (error if isinstance(error, str) else error["message"]).startswith(named)
     if isinstance(error, dict):
-        assert error["code"] == "no_vector"
+        assert (error["code"], error["param"]) == ("no_vector", named)
 
 
 def test_vectors_of_numbers_are_not_refused(encoder: Encoder) -> None:
