@@ -203,9 +203,9 @@ class AsyncEncoder(_Queued):
             from whiten_serving.http.app import check_paths, make_app
             from whiten_serving.http.models import Models, ServedModel
             from whiten_serving.http.service import Service
-            from whiten_serving.settings import AppSettings
+            from whiten_serving.settings import Settings
 
-        settings = AppSettings.of(options)
+        settings = Settings.of(options)
         models = Models([ServedModel(name or self._queue.encoder.manifest.name, self._queue)])
         check_paths(models.names, settings.root_path)
         return make_app(Service(models, settings))

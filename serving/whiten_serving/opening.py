@@ -1,4 +1,4 @@
-"""Open what is served: bundles, whose parity is proven on this machine, and the socket to listen on."""
+"""Open what is served: bundles, whose parity is proven on this machine, certificates, and sockets to listen on."""
 
 import errno
 import logging
@@ -11,10 +11,7 @@ from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 
-from whiten_runtime.bundle.manifest import bundle_hash
-from whiten_runtime.bundle.parity import Agreement
 from whiten_runtime.errors import ProviderError, WhitenError
-from whiten_runtime.hub.locating import locate_bundle
 from whiten_runtime.opened.encoder import Encoder
 from whiten_runtime.opened.model import embedder_of
 from whiten_runtime.opened.opening import proof_of, providers_of
@@ -22,67 +19,53 @@ from whiten_runtime.ort.providers import parse_provider
 from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.http.models import ServedModel
 from whiten_serving.scheduler import Scheduler
-from whiten_serving.settings import Address, Settings
+from whiten_serving.settings import Address, Settings, parse_address
 
 _log = logging.getLogger("whiten.serving")
-
-_BACKLOG = 2048
-"""Connections that may wait until they are accepted."""
 
 STALLED = 30_000
 """Milliseconds after which a client that takes next to nothing of its answer is cut off."""
 
 
-def open_encoder(bundle: str, settings: Settings) -> tuple[Encoder, Agreement | None]:
-    """Open one bundle, and prove its parity, or run it once if that is switched off, so that all sessions are made.
+def open_encoder(bundle: str, settings: Settings) -> tuple[Encoder, float | None]:
+    """Open a bundle, and return it with its worst cosine, None if that is not to be proven; then run it once.
 
-    The memory that this took, for long texts too, is given back.
+    All sessions are made so. The memory that this took, for long texts too, is given back.
     """
     providers = None if settings.device is None else [parse_provider(settings.device)]
-    encoder = Encoder(bundle, providers, memory_limit=settings.memory_limit or None)
+    encoder, parity = Encoder(bundle, providers, memory_limit=settings.memory_limit or None), None
     try:
-        record_cuda_graphs(encoder)
+        engine = embedder_of(encoder).engine
+        if engine.can_record:  # single texts are computed 1.6 to 3 times as fast by CUDA graphs
+            try:
+                engine.record(encoder.max_seq_length, encoder.manifest.precision)
+            except ProviderError as error:
+                _log.warning("single texts are computed without CUDA graphs: %s", error)
         if settings.verify:
             proof = proof_of(encoder, quick=True)
             proof.check(bundle, "; --no-verify serves it all the same")
+            parity = proof.agreement.min_cosine
         else:
             encoder.warmup()
-        embedder_of(encoder).engine.trim()
+        engine.trim()
     except BaseException:
         encoder.close()
         raise
-    return encoder, proof.agreement if settings.verify else None
-
-
-def record_cuda_graphs(encoder: Encoder) -> None:
-    """Record CUDA graphs for single texts where that is possible: they answer 1.6 to 3 times as fast with them."""
-    engine = embedder_of(encoder).engine
-    if not engine.can_record:
-        return
-    try:
-        engine.record(encoder.max_seq_length, encoder.manifest.precision)
-    except ProviderError as error:
-        _log.warning("single texts are computed without CUDA graphs: %s", error)
+    return encoder, parity
 
 
 def make_scheduler(encoders: Sequence[Encoder], settings: Settings) -> Scheduler:
     """Return the scheduler that all models share, with as many lanes as the model that can use the most."""
-    return Scheduler(
-        max(embedder_of(encoder).engine.schedule.workers for encoder in encoders), max_wait=settings.max_wait
-    )
+    lanes = max(embedder_of(encoder).engine.schedule.workers for encoder in encoders)
+    return Scheduler(lanes, max_wait=settings.max_wait)
 
 
 def make_models(
-    names: Sequence[str], encoder: Encoder, agreement: Agreement | None, scheduler: Scheduler
+    names: Sequence[str], encoder: Encoder, parity: float | None, scheduler: Scheduler
 ) -> list[ServedModel]:
     """Return models for the application, which share an encoder, and close it with the last of them."""
-    parity, queue = None if agreement is None else agreement.min_cosine, EncoderQueue(encoder, scheduler)
+    queue = EncoderQueue(encoder, scheduler)
     return [ServedModel(name, queue, parity, owns=True) for name in names]
-
-
-def is_replaced(bundle: str, digest: str) -> bool:
-    """Return whether a bundle on the disk is another than the one with this hash of its manifest."""
-    return bundle_hash(locate_bundle(bundle)) != digest
 
 
 def describe(model: ServedModel) -> str:
@@ -94,63 +77,59 @@ def describe(model: ServedModel) -> str:
     return f"{model.name}: {manifest.dimension} dimensions, {manifest.precision}, space {encoder.space}; {parity}"
 
 
-def check_certificate(path: str) -> None:
-    """Check that TLS can be spoken with a file."""
-    load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), path)
-
-
-def load_certificate(context: ssl.SSLContext, path: str) -> None:
-    """Load a private key and certificates; nobody is asked for a pass phrase, whom a server would wait for."""
-    with naming_certificate(path):
-        context.load_cert_chain(path, password=_refuse_pass_phrase)
+def load_certificate(path: str, *contexts: ssl.SSLContext) -> ssl.SSLContext:
+    """Return a context with a private key and certificates, and let contexts in use have them too: all, or nothing."""
+    loaded = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        for context in (loaded, *contexts):
+            context.load_cert_chain(path, password=_refuse_pass_phrase)
+    except OSError as error:
+        wanted = "a PEM file with the private key and the chain of certificates"
+        raise WhitenError(f"{path}: cannot be used for TLS: {error}; wanted {wanted}") from None
+    return loaded
 
 
 def _refuse_pass_phrase() -> str:
+    """Ask nobody for a pass phrase, whom a server would wait for."""
     raise OSError("its private key has a pass phrase; write it without one, as by openssl pkey -in KEY -out KEY")
 
 
 @contextmanager
-def naming_certificate(path: str | None) -> Iterator[None]:
-    """Name the file of the certificate in the errors of what loads it."""
-    try:
-        yield
-    except OSError as error:
-        wanted = "a PEM file with the private key and the chain of certificates"
-        raise WhitenError(f"{path}: cannot be used for TLS: {error}; wanted {wanted}") from None
-
-
-@contextmanager
 def open_socket(place: str, settings: Settings) -> Iterator[socket.socket]:
-    """Give the socket of an address, on which `listen` lets clients connect: before that, they are refused."""
-    address = Address.of(place)
-    uds = None if address.uds is None else Path(address.uds)
-    family = socket.AF_UNIX if uds else socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    if uds is not None:
-        _remove_unused(uds)
+    """Give the socket of an address. Clients are refused until `listen`; one that stalls is cut off, on Linux."""
+    address = parse_address(place)
+    assert address is not None
     with ExitStack() as stack:
         try:
-            number = None if address.fd is None else os.dup(address.fd)
-            sock = stack.enter_context(socket.socket(family) if number is None else socket.socket(fileno=number))
-            if uds is not None:
-                sock.bind(address.uds or "")
-                stack.callback(uds.unlink, missing_ok=True)
-                _give_to_group(uds, settings)
-            elif number is None:
+            if isinstance(address, int):
+                sock = stack.enter_context(socket.socket(fileno=os.dup(address)))
+            elif isinstance(address, str):
+                _remove_unused(Path(address))
+                sock = stack.enter_context(socket.socket(socket.AF_UNIX))
+                sock.bind(address)
+                stack.callback(Path(address).unlink, missing_ok=True)
+                _give_to_group(Path(address), settings)
+            else:
+                sock = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET))
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                sock.bind((address.host, address.port))
+                sock.bind(address)
+            if sock.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_USER_TIMEOUT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED)  # connections take it over
         except OSError as error:
-            raise address_error(error, str(address)) from None
+            raise _address_error(error, address) from None
         yield sock
 
 
 def listen(sock: socket.socket) -> None:
-    """Let clients connect. One that stalls while it is answered is cut off, where the system can do it."""
-    if sock.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED)  # the connections take it over
+    """Let clients connect."""
     try:
-        sock.listen(_BACKLOG)
+        sock.listen(2048)
     except OSError as error:
-        raise address_error(error, address_of(sock)) from None
+        raise _address_error(error, sock.getsockname()) from None
+
+
+def _address_error(error: OSError, address: Address) -> WhitenError:
+    return WhitenError(f"{show(address)} cannot be used: {error.strerror or error}; choose another address")
 
 
 def _give_to_group(path: Path, settings: Settings) -> None:
@@ -173,20 +152,20 @@ def _remove_unused(path: Path) -> None:
         raise WhitenError(f"unix:{path}: exists and is no socket; choose another path")
 
 
-def address_of(sock: socket.socket) -> str:
-    """Return the address of a socket, such as 127.0.0.1:8080, [::1]:8080 or unix:PATH."""
-    name = sock.getsockname()
-    if isinstance(name, str):
-        return f"unix:{name}"
-    return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+def show(address: Address) -> str:
+    """Return an address as text, such as 127.0.0.1:8080, [::1]:8080, unix:PATH or fd:3."""
+    if isinstance(address, tuple):
+        return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+    return f"unix:{address}" if isinstance(address, str) else f"fd:{address}"
 
 
 def hosts_of(sock: socket.socket, place: str, settings: Settings) -> frozenset[str] | None:
     """Return the names with dots by which a server that only this machine reaches may be asked; None for any."""
-    name = sock.getsockname()
-    if isinstance(name, str) or not ip_address(name[0]).is_loopback:
+    bound, address = sock.getsockname(), parse_address(place)
+    if isinstance(bound, str) or not ip_address(bound[0]).is_loopback:
         return None
-    return frozenset({Address.of(place).host.lower(), *map(str.lower, settings.hosts)})
+    own = [address[0]] if isinstance(address, tuple) else []
+    return frozenset(name.lower() for name in (*own, *settings.hosts))
 
 
 def page_url(settings: Settings, address: str) -> str | None:
@@ -196,8 +175,3 @@ def page_url(settings: Settings, address: str) -> str | None:
         return None
     local = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
     return f"{'https' if settings.tls else 'http'}://{local}:{port}{settings.root_path}/"
-
-
-def address_error(error: OSError, address: str) -> WhitenError:
-    """Return the error of an address that cannot be listened on."""
-    return WhitenError(f"{address} cannot be used: {error.strerror or error}; choose another address")

@@ -1,20 +1,44 @@
-"""Declare the settings, from which options, environment variables, keys of a file and their documentation follow."""
+"""Declare the settings, from which options, keys of a file and their documentation follow; read keys, NAME=BUNDLE."""
 
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+import stat
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from inspect import cleandoc
-from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
-from whiten_runtime.errors import UsageError, one_of
+from whiten_runtime.errors import DataError, UsageError, one_of
+from whiten_runtime.ort.process import is_terminal
 
-_LISTEN = re.compile(
+KEY_VARIABLE = "WHITEN_API_KEY"
+"""Environment variable of keys, separated by commas; they hold besides those of the file."""
+
+Address = tuple[str, int] | str | int
+"""Where to listen: a host and its port, the path of a Unix socket, or the descriptor of a socket that is open."""
+
+_ADDRESS = re.compile(
     r"unix:(?P<uds>.+)|fd:(?P<fd>[0-9]{1,9})|(?:(?P<host>[^\s:\[\]]+):|\[(?P<ipv6>[^\s\[\]]+)\]:)?(?P<port>[0-9]{1,5})",
     re.DOTALL,
 )
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) *([A-Za-z]*)")
 _ATTRIBUTE = re.compile(r"^ {4}(\w+): (.+?)(?: \[default: (.+)\])?$", re.MULTILINE)
+_KEY = re.compile(r"([\w.@-]{1,64})(?::\s*|\s+)([!-~]+)|([!-9;-~]+)", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]*")
+_NAMED = re.compile(rf"({_NAME.pattern})=(.+)", re.DOTALL)
+
+
+def parse_address(text: str) -> Address | None:
+    """Return an address as text, or None if it is none."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match["port"] or 0) > 65_535:
+        return None
+    if match["port"] is None:
+        return match["uds"] or int(match["fd"])
+    return match["host"] or match["ipv6"] or "127.0.0.1", int(match["port"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +64,34 @@ class Measure:
         return int(number) if self.whole else float(number)
 
 
+@dataclass(frozen=True, eq=False)
+class Text:
+    """A text of some form."""
+
+    noun: str  # what the help calls it
+    wanted: str
+    parse: Callable[[str], object] = re.compile(".+", re.DOTALL).fullmatch  # None for what is not of the form
+
+    def read(self, name: str, value: object) -> str:
+        text = str(value) if type(value) is int and self is ADDRESS else value  # a port
+        if not isinstance(text, str) or self.parse(text) is None:
+            raise UsageError(f"{name} is {value!r}; wanted {self.wanted}")
+        return text
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Several texts, none of them empty."""
+
+    noun: str = "LIST"
+    types: Any = tuple
+
+    def read(self, name: str, value: Any) -> Any:
+        if not isinstance(value, self.types) or not all(isinstance(text, str) and text for text in value):
+            raise UsageError(f"{name} is not a tuple (in a file, a list) of strings that are not empty")
+        return value
+
+
 _SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _TIMES = {"": 1, "s": 1, "ms": 0.001, "m": 60, "h": 3600}
 COUNT = Measure("N", {"": 1}, "", "2048", 1, 2**40)
@@ -47,6 +99,10 @@ SIZE = Measure("SIZE", _SIZES, "MB", "1000000, 32MB or 16MiB", 1, 2**40)
 SECONDS = Measure("SECONDS", _TIMES, "s", "30, 2.5, 500ms or 2m", 0.001, 604_800, whole=False)  # timers take a week
 SIZE_OR_0 = replace(SIZE, example="0, 8GB or 16GiB", least=0)
 SECONDS_OR_0 = replace(SECONDS, example="0, 30, 2.5, 500ms or 2m", least=0)
+ADDRESS = Text("ADDRESS", "HOST:PORT, PORT, [IPV6]:PORT, unix:PATH or fd:NUMBER", parse_address)
+FILE, NAME, GROUP = Text("FILE", "the path of a file"), Text("NAME", "a name"), Text("NAME", "the name of a group")
+ROOT = Text("PATH", "a path such as /whiten", re.compile(r"(/[\w.~-]+)*").fullmatch)
+MODE = Text("MODE", 'a mode such as "660"', re.compile("0?[0-7]{3}").fullmatch)
 
 
 @dataclass(frozen=True)
@@ -55,10 +111,9 @@ class Setting:
 
     name: str
     default: Any
+    kind: Measure | Text | Texts | tuple[object, ...]  # or all values that it may have
     help: str
     says: str  # what the default is, where its value does not say it
-    kind: Measure | str | None  # of a number; or what the help calls a text
-    values: tuple[object, ...]  # all that it may be; none for a number or a text
 
     @property
     def key(self) -> str:
@@ -71,21 +126,14 @@ class Setting:
             return f"{self.default / self.kind.units[self.kind.shown_in.lower()]:g}{self.kind.shown_in}"
         return self.says or (("off", "on")[self.default] if isinstance(self.default, bool) else self.default or "")
 
-
-def declared(kind: "type[AppSettings]") -> list[Setting]:
-    """Return the settings that a file may have; what the docstrings say of each is its help."""
-    hints = get_type_hints(kind, include_extras=True)
-    lines = "\n".join(re.sub(r"\n {8}", " ", cleandoc(base.__doc__ or "")) for base in kind.__mro__)
-    helps = {name: (text, says) for name, text, says in _ATTRIBUTE.findall(lines)}
-    switches: dict[object, tuple[object, ...]] = {bool: (True, False), bool | None: (None, True, False)}
-    settings = []
-    for field in fields(kind):
-        if field.name != "api_keys":
-            hint = hints[field.name]
-            values = get_args(hint) if get_origin(hint) is Literal else switches.get(hint, ())
-            noted = getattr(hint, "__metadata__", (None,))[0]
-            settings.append(Setting(field.name, field.default, *helps.get(field.name, ("", "")), noted, values))
-    return settings
+    def check(self, value: object) -> Any:
+        """Return a value as the setting has it."""
+        if value is self.default:
+            return value
+        if not isinstance(self.kind, tuple):
+            return self.kind.read(self.name, value)
+        one_of(self.name, value, self.kind)
+        return value
 
 
 def check_known(names: Iterable[str], known: Sequence[str]) -> None:
@@ -98,8 +146,8 @@ def check_known(names: Iterable[str], known: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AppSettings:
-    """Settings of the HTTP application. A number may also be a text with its unit, such as "32MB".
+class Settings:
+    """Settings of `whiten serve` and of the application. A number may also be a text with its unit, such as "32MB".
 
     Attributes:
         api_keys: Keys, one of which a request must have.
@@ -120,58 +168,6 @@ class AppSettings:
         cors_origins: Origins whose pages may read answers, a list; `*` for all. [default: none]
         root_path: Path before all routes, such as `/whiten`, whether a gateway takes it away or leaves it.
             [default: none]
-
-    Raises:
-        UsageError: one cannot be used as given.
-    """
-
-    api_keys: tuple[str, ...] | dict[str, str] = ()
-    max_texts: Annotated[int, COUNT] = 2048
-    max_body: Annotated[int, SIZE] = 32_000_000
-    max_in_flight: Annotated[int, SIZE] = 256_000_000
-    timeout: Annotated[float, SECONDS] = 60.0
-    log: Literal["text", "json", "off"] = "text"
-    page: bool = True
-    empty: Literal["embed", "error"] = "embed"
-    on_long: Literal["truncate", "error"] = "truncate"
-    no_vector: Literal["answer", "error"] = "answer"
-    strict: bool = False
-    normalize: bool | None = None
-    token_ids: Literal["reject", "own"] = "reject"
-    cors_origins: tuple[str, ...] = ()
-    root_path: str = ""
-
-    def __post_init__(self) -> None:
-        for setting in declared(type(self)):
-            value = getattr(self, setting.name)
-            if isinstance(setting.kind, Measure):
-                object.__setattr__(self, setting.name, setting.kind.read(setting.name, value))
-            elif setting.values:
-                one_of(setting.name, value, setting.values)
-        if not isinstance(self.root_path, str) or not re.fullmatch(r"(/[\w.~-]+)*", self.root_path):
-            raise UsageError(f"root_path is {self.root_path!r}; wanted a path such as /whiten")
-        for name, kinds in (("api_keys", (tuple, dict)), ("cors_origins", (tuple,)), ("hosts", (tuple,))):
-            values = getattr(self, name, ())
-            if not isinstance(values, kinds) or not all(isinstance(value, str) and value for value in values):
-                raise UsageError(f"{name} is not a tuple (in a file, a list) of strings that are not empty")
-
-    @classmethod
-    def of(cls, named: Mapping[str, Any]) -> Self:
-        """Return settings by name."""
-        check_known(named, [field.name for field in fields(cls)])
-        return cls(**named)
-
-    def public(self) -> dict[str, object]:
-        """Return the settings by their names, as /info tells them: of keys and their files, whether there are any."""
-        secret = "api_keys", "api_key_file", "tls"
-        return {name: bool(value) if name in secret else value for name, value in vars(self).items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings(AppSettings):
-    """Settings of `whiten serve`: those of the application, and those of the process around it.
-
-    Attributes:
         listen: HOST:PORT, PORT on this machine alone, [IPV6]:PORT, unix:PATH or fd:NUMBER. 0.0.0.0 is all of IPv4; of a
             host name, its first IPv4 address is taken; port 0 is a free one; fd:3 is systemd's socket.
         metrics_listen: Another address, of the same forms, that answers /metrics, /live and /ready, without keys and
@@ -194,55 +190,159 @@ class Settings(AppSettings):
             [default: half of the machine's, or of the cgroup's limit]
         drain: After SIGTERM, go on answering for this time while /ready is 503, so that balancers stop sending.
         grace: Time after the drain in which running requests may end.
+
+    Raises:
+        UsageError: one cannot be used as given.
     """
 
-    listen: Annotated[str, "ADDRESS"] = "127.0.0.1:8080"
-    metrics_listen: Annotated[str | None, "ADDRESS"] = None
-    hosts: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] | dict[str, str] = ()
+    max_texts: Annotated[int, COUNT] = 2048
+    max_body: Annotated[int, SIZE] = 32_000_000
+    max_in_flight: Annotated[int, SIZE] = 256_000_000
+    timeout: Annotated[float, SECONDS] = 60.0
+    log: Literal["text", "json", "off"] = "text"
+    page: bool = True
+    empty: Literal["embed", "error"] = "embed"
+    on_long: Literal["truncate", "error"] = "truncate"
+    no_vector: Literal["answer", "error"] = "answer"
+    strict: bool = False
+    normalize: bool | None = None
+    token_ids: Literal["reject", "own"] = "reject"
+    cors_origins: Annotated[tuple[str, ...], Texts()] = ()
+    root_path: Annotated[str, ROOT] = ""
+    listen: Annotated[str, ADDRESS] = "127.0.0.1:8080"
+    metrics_listen: Annotated[str | None, ADDRESS] = None
+    hosts: Annotated[tuple[str, ...], Texts()] = ()
     keep_alive: Annotated[float, SECONDS] = 75.0
-    tls: Annotated[str | None, "FILE"] = None
-    api_key_file: Annotated[str | None, "FILE"] = None
+    tls: Annotated[str | None, FILE] = None
+    api_key_file: Annotated[str | None, FILE] = None
     parser: Literal["h11", "httptools"] = "h11"
-    socket_mode: str = "660"
-    socket_group: str = ""
+    socket_mode: Annotated[str, MODE] = "660"
+    socket_group: Annotated[str, GROUP] = ""
     max_wait: Annotated[float, SECONDS] = 10.0
-    device: Annotated[str | None, "NAME"] = None
+    device: Annotated[str | None, NAME] = None
     verify: bool = True
     memory_limit: Annotated[int, SIZE_OR_0] = 0
     drain: Annotated[float, SECONDS_OR_0] = 5.0
     grace: Annotated[float, SECONDS_OR_0] = 30.0
+    mounted: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        Address.of(self.listen)
-        if self.metrics_listen is not None:
-            Address.of(self.metrics_listen, "metrics_listen")
-        if not isinstance(self.socket_mode, str) or not re.fullmatch(r"0?[0-7]{3}", self.socket_mode):
-            raise UsageError(f'socket_mode is {self.socket_mode!r}; wanted a mode such as "660"')
-        if not isinstance(self.socket_group, str):
-            raise UsageError(f"socket_group is {self.socket_group!r}; wanted the name of a group")
-
-
-@dataclass(frozen=True)
-class Address:
-    """Says where to listen: at a host and port, at a Unix socket, or at a socket that is open already."""
-
-    host: str = "127.0.0.1"
-    port: int = 0
-    uds: str | None = None
-    fd: int | None = None
+        Texts(types=(tuple, dict)).read("api_keys", self.api_keys)
+        for setting in SETTINGS.values():
+            object.__setattr__(self, setting.name, setting.check(getattr(self, setting.name)))
 
     @classmethod
-    def of(cls, text: str, name: str = "listen") -> "Address":
-        """Read an address of --listen, or of another setting."""
-        match = _LISTEN.fullmatch(text)
-        if match is None or int(match["port"] or 0) > 65_535:
-            raise UsageError(f"{name} is {text!r}; wanted HOST:PORT, PORT, [IPV6]:PORT, unix:PATH or fd:NUMBER")
-        if match["port"] is None:
-            return cls(uds=match["uds"], fd=None if match["fd"] is None else int(match["fd"]))
-        return cls(match["host"] or match["ipv6"] or cls.host, int(match["port"]))
+    def of(cls, named: Mapping[str, Any]) -> Self:
+        """Return the settings of an application that another process serves."""
+        check_known(named, ["api_keys", *OF_APPLICATION])
+        return cls(**named, mounted=True)
 
-    def __str__(self) -> str:
-        if self.uds is not None or self.fd is not None:
-            return f"unix:{self.uds}" if self.fd is None else f"fd:{self.fd}"
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+    def public(self) -> dict[str, object]:
+        """Return the settings by their names, as /info tells them: of keys and their files, whether there are any."""
+        names, secret = OF_APPLICATION if self.mounted else SETTINGS, ("api_keys", "api_key_file", "tls")
+        values = {name: getattr(self, name) for name in ("api_keys", *names)}
+        return {name: bool(value) if name in secret else value for name, value in values.items()}
+
+
+def _declared() -> dict[str, Setting]:
+    lines = re.sub(r"\n {8}", " ", cleandoc(Settings.__doc__ or ""))
+    helps = {name: (text, says) for name, text, says in _ATTRIBUTE.findall(lines)}
+    hints = get_type_hints(Settings, include_extras=True)
+    switches: dict[object, tuple[object, ...]] = {bool: (True, False), bool | None: (None, True, False)}
+    settings = {}
+    for one in fields(Settings):
+        if one.name not in ("api_keys", "mounted"):
+            hint = hints[one.name]
+            kind = getattr(hint, "__metadata__", (switches.get(hint) or get_args(hint),))[0]
+            settings[one.name] = Setting(one.name, one.default, kind, *helps[one.name])
+    return settings
+
+
+SETTINGS = _declared()
+"""The settings that a file may have, by their names."""
+
+OF_APPLICATION = (
+    *("max_texts", "max_body", "max_in_flight", "timeout", "log", "page", "empty", "on_long", "no_vector", "strict"),
+    *("normalize", "token_ids", "cors_origins", "root_path"),
+)
+"""Settings of the application; the others are of the process of `whiten serve`."""
+
+
+def usual_format() -> Literal["text", "json"]:
+    """Return the format of the log where none is asked for."""
+    return "text" if is_terminal(sys.stderr) else "json"
+
+
+def read_models(written: Sequence[str], warn: Callable[[str], object]) -> dict[str, str]:
+    """Return the bundles of arguments [NAME=]BUNDLE by name, which is that of the directory if none is given."""
+    if not written:
+        raise UsageError("there is no model to serve; give a bundle, as in whiten serve bundles/minilm")
+    models: dict[str, str] = {}
+    for argument in written:
+        name, bundle = _named(argument, warn)
+        if name in models:
+            raise UsageError(f"two models are called '{name}'; give them names, as in first=BUNDLE second=BUNDLE")
+        models[name] = bundle
+    return models
+
+
+def names_of_bundles(models: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the bundles, each with the names by which it is served: a directory may be written in several ways."""
+    names: dict[str, list[str]] = {}
+    bundles: dict[str, str] = {}
+    for name, bundle in models.items():
+        path = Path(bundle)
+        place = str(path.absolute()) if path.is_dir() else bundle
+        names.setdefault(bundles.setdefault(place, bundle), []).append(name)
+    return names
+
+
+def _named(written: str, warn: Callable[[str], object]) -> tuple[str, str]:
+    match = _NAMED.fullmatch(written)
+    if match and not Path(written).is_dir():
+        return match[1], match[2]
+    if match:
+        warn(f"'{written}' is a directory, and is served as one; write ./{written} to say so, or NAME={written}")
+    path = Path(written.removeprefix("hf://").partition("@")[0])
+    name = path.name if path.name not in ("", "..") else path.resolve().name
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"'{written}' has no name that a request can use; give one, as in model={written}")
+    return name, written
+
+
+def read_keys(file: str | None, environment: Mapping[str, str], warn: Callable[[str], object]) -> dict[str, str]:
+    """Return the keys of the environment and of a file, each with its client's name, or ""; none if none is needed.
+
+    A line of the file is KEY, NAME KEY or NAME:KEY: what stands before the first blank, or else before the first colon,
+    is the name. The environment has keys alone, separated by commas.
+    """
+    written = environment.get(KEY_VARIABLE)
+    keys = {key: "" for part in (written or "").split(",") if (key := part.strip())}
+    if written is not None and not (keys and all(re.fullmatch("[!-~]+", key) for key in keys)):
+        wanted = "write keys of ASCII without blanks, separated by commas, or unset it"
+        raise UsageError(f"{KEY_VARIABLE} holds no key, or one that no header can hold; {wanted}")
+    return keys if file is None else keys | _keys_of(Path(file), warn)
+
+
+def _keys_of(path: Path, warn: Callable[[str], object]) -> dict[str, str]:
+    try:
+        mode, lines = path.stat().st_mode, path.read_text("utf-8").split("\n")
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; wanted a file of keys, one a line") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not a text; wanted a file of keys, one a line") from None
+    keys: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = _KEY.fullmatch(line.strip())
+        name, key = (match[1] or "", match[2] or match[3]) if match else ("", "")
+        if not key or key.startswith("#") or keys.setdefault(key, name) != name:
+            wanted = "wanted KEY, NAME KEY or NAME:KEY, one name of letters, digits and ._@- for each key"
+            raise DataError(f"{path}, line {number}: {wanted}")
+    if not keys:
+        raise DataError(f"{path}: holds no key; write one a line, or leave --api-key-file out")
+    if os.name == "posix" and mode & stat.S_IROTH:
+        warn(f"{path}: everybody on this machine can read the keys; run chmod 600 on it")
+    return keys

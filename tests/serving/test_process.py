@@ -23,10 +23,9 @@ import numpy as np
 import pytest
 
 from support.bundles import copy_bundle, rewrite_file
-from support.cli import refused
 from support.server import COMMAND, ROOT, WATCH_AFTER, Load, RunningServer, environment, run, until
 from whiten import Encoder, UsageError, WhitenError
-from whiten_serving import opening, process
+from whiten_serving import opening
 from whiten_serving.settings import Settings
 
 TEXT = "A man is playing a guitar."
@@ -125,13 +124,6 @@ def test_mistakes_are_told_in_one_line(arguments: list[str], code: int, message:
     assert found == code
 
 
-def test_a_certificate_that_goes_while_bundles_are_opened_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "check_certificate", lambda path: None)  # it was there
-    monkeypatch.setattr(process, "set_up_logs", lambda form: None)
-    said = refused("serve", "tests/data/bundle-v1", "--listen", "0", "--tls", "gone.pem", code=1)
-    assert "gone.pem: cannot be used for TLS" in said
-
-
 def test_a_root_path_of_two_routes_is_told_before_a_bundle_is_opened(tmp_path: Path) -> None:
     (tmp_path / "serve.toml").write_text('root-path = "/models/nowhere"', "utf-8")
     found, said = run("nowhere", "--config", tmp_path / "serve.toml", "--listen", "0")
@@ -164,7 +156,7 @@ def test_a_port_that_is_in_use(tiny_bundle: Path) -> None:
 )
 def test_one_address_is_bound(listen: str, bound: str) -> None:
     with opening.open_socket(listen, Settings()) as sock:
-        assert opening.address_of(sock).rpartition(":")[0] == bound
+        assert opening.show(sock.getsockname()).rpartition(":")[0] == bound
         with socket.socket(sock.family) as client:
             assert client.connect_ex(sock.getsockname()[:2]) == errno.ECONNREFUSED  # it does not listen yet
         opening.listen(sock)

@@ -1,12 +1,8 @@
 """SIGHUP: bundles that were replaced are opened, proven and swapped, and no request sees two."""
 
-import asyncio
-import gc
-import os
 import re
 import shutil
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -19,10 +15,6 @@ from support.hub import Hub
 from support.server import Load, RunningServer, until
 from whiten import Encoder
 from whiten_runtime.hub.locating import locate_bundle
-from whiten_serving import process
-from whiten_serving.arguments import ModelChoice
-from whiten_serving.process import Process
-from whiten_serving.settings import Settings
 
 pytestmark = pytest.mark.slow
 
@@ -110,46 +102,30 @@ def test_names_of_one_bundle_share_it_and_are_reloaded_together(place: Path, gol
         assert all(np.allclose(got, want, atol=1e-5) for got in answers(server))
 
 
-def test_a_signal_during_a_reload_has_one_more(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Held(dict):
+    """Repositories of a hub that answers when it may."""
+
+    def __init__(self, repositories: dict) -> None:
+        super().__init__(repositories)
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def __contains__(self, name: object) -> bool:
+        self.asked.set()
+        assert self.go.wait(60)
+        return super().__contains__(name)
+
+
+def test_a_signal_during_a_reload_has_one_more(hub: Hub, golden: Path, hub_variables: dict[str, str]) -> None:
     """Whatever was replaced before the last SIGHUP is served."""
-    begun, go, signals, looks = threading.Semaphore(0), threading.Event(), threading.Semaphore(0), []
-    ready, hang_up = threading.Event(), Process._hang_up
-
-    def is_replaced(*_: object) -> bool:
-        looks.append(len(looks))
-        begun.release()
-        return not go.wait(60)
-
-    def counted(self: Process, number: int) -> None:
-        hang_up(self, number)
-        signals.release()
-
-    def operator() -> None:
-        try:
-            assert ready.wait(60)
-            for _ in range(3):  # one that begins a reload, and two during it
-                os.kill(os.getpid(), signal.SIGHUP)
-                assert signals.acquire(timeout=60)
-                if len(looks) == 0:
-                    assert begun.acquire(timeout=60)
-            go.set()
-            assert begun.acquire(timeout=60)
-        finally:
-            go.set()
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(process, "is_replaced", is_replaced)
-    monkeypatch.setattr(process, "notify", lambda *_: ready.set())
-    monkeypatch.setattr(Process, "_hang_up", counted)
-    monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
-    monkeypatch.setattr(gc, "freeze", lambda: None)
-    settings, choices = Settings(listen="0", drain=0), [ModelChoice("model", str(place))]
-    thread = threading.Thread(target=operator)
-    thread.start()
-    with process.open_socket(settings.listen, settings) as listener:
-        asyncio.run(process.open_process(settings, choices).run(listener))
-    thread.join()
-    assert looks == [0, 1]
+    hub.repositories["org/model"] = contents(golden / "bundle-v1")
+    with RunningServer("hf://org/model", "--drain", 0, variables=hub_variables) as server:
+        hub.repositories = held = Held(hub.repositories)
+        server.signal(signal.SIGHUP)
+        assert held.asked.wait(60)
+        server.signal(signal.SIGHUP)
+        held.go.set()
+        server.message("model: unchanged")
+        until(lambda: sum("model: unchanged" in line for line in server.lines) == 2)
 
 
 def test_a_repository_of_the_hub_is_asked_for_its_newest_revision(

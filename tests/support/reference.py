@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import whiten as public
 from whiten_runtime.commands.main import whiten
 from whiten_serving.commands.serve import serve
-from whiten_serving.settings import Settings, declared
+from whiten_serving.settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference"
@@ -83,7 +83,7 @@ def settings() -> str:
     """Return a table of the settings of `whiten serve`, with their names in the file of --config."""
     rows = ["### Settings of whiten serve\n", "| key | default | option | |", "|---|---|---|---|"]
     options = {parameter.name for parameter in serve.params}
-    for setting in declared(Settings):
+    for setting in SETTINGS.values():
         option = f"`--{setting.key}`" if setting.name in options else ""
         rows.append(f"| `{setting.key}` | {setting.shown()} | {option} | {setting.help} |")
     return "\n".join(rows) + "\n"

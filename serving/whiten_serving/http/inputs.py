@@ -14,7 +14,7 @@ from whiten_serving.fairness import FairExecutor
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError, ClientGoneError
 from whiten_serving.http.fields import FIELDS, read_fields
-from whiten_serving.settings import AppSettings
+from whiten_serving.settings import Settings
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Sized)
@@ -160,7 +160,7 @@ def _words(kind: Any) -> list[str]:
 class Inputs:
     """Takes the texts of requests, by the options of the application."""
 
-    def __init__(self, settings: AppSettings, readers: FairExecutor) -> None:
+    def __init__(self, settings: Settings, readers: FairExecutor) -> None:
         self._settings, self._readers = settings, readers
 
     async def decode(self, call: Call, size: int, function: Callable[..., T], *arguments: Any) -> T:

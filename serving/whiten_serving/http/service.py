@@ -30,7 +30,7 @@ from whiten_serving.http.inputs import Inputs, memory_of_body, parse_body, read_
 from whiten_serving.http.metrics import Metrics
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.requests import Request as QueuedRequest
-from whiten_serving.settings import AppSettings
+from whiten_serving.settings import Settings
 
 T = TypeVar("T")
 
@@ -106,7 +106,7 @@ class Endpoint:
 class Service:
     """Holds what routes need."""
 
-    def __init__(self, models: Models, settings: AppSettings) -> None:
+    def __init__(self, models: Models, settings: Settings) -> None:
         self.models = models
         self.settings = settings
         self.hosts: frozenset[str] | None = None  # names by which the server may be asked; None for any

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from support.server import RunningServer
-from whiten_serving.commands.serve import serve
-from whiten_serving.settings import SECONDS, Address, Settings
+from whiten_serving.commands.serve import read_config, serve
+from whiten_serving.settings import SECONDS, Settings, parse_address
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +33,10 @@ def resolved(arguments: list[str], variables: dict[str, str]) -> tuple[dict[str,
             patch.setenv(name, value)
         context = serve.make_context("serve", list(arguments))
     given = {name: value for name, value in context.params.items() if value is not None}
-    models, config = given.pop("models"), given.pop("config")
-    return vars(Settings(**given, **config)), [text.partition("=")[2] or text for text in models]
+    config = read_config(given.pop("config")) if "config" in given else {"models": []}
+    given = config | given | {"models": given["models"] or config["models"]}
+    models = given.pop("models")
+    return vars(Settings(**given)), [text.partition("=")[2] or text for text in models]
 
 
 def test_the_configuration_is_understood() -> None:
@@ -49,7 +51,7 @@ def test_the_dockerfile(folder: str, device: str | None, dockerfile: Callable[[P
     assert json.loads(dict(steps)["ENTRYPOINT"]) == ["whiten", "serve"]
     named = {name: value for name, value in variables.items() if name.startswith("WHITEN_SERVE_")}
     options, models = resolved([], named)
-    assert Address.of(options["listen"]) == Address("0.0.0.0", int(dict(steps)["EXPOSE"]))
+    assert parse_address(options["listen"]) == ("0.0.0.0", int(dict(steps)["EXPOSE"]))
     assert named.get("WHITEN_SERVE_DEVICE") == device
     assert models == ["/bundle"]
     project = tomllib.loads((EXAMPLES.parents[1] / "pyproject.toml").read_text("utf-8"))
@@ -127,6 +129,6 @@ def test_the_service_stops_in_time() -> None:
     words = shlex.split(fields["ExecStart"])
     assert words[:2] == ["/opt/whiten/bin/whiten", "serve"]
     options, _ = resolved(words[2:], {})
-    assert Address.of(options["listen"]) == Address(fd=3)
+    assert parse_address(options["listen"]) == 3
     assert options["drain"] + options["grace"] < float(fields["TimeoutStopSec"])
     assert fields["Type"] == "notify"

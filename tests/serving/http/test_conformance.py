@@ -18,7 +18,7 @@ from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.http.app import make_app
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.service import Service
-from whiten_serving.settings import AppSettings
+from whiten_serving.settings import Settings
 
 PROMPTS = {"query": "query: find what answers ", "document": "passage: ", "around": 'Sum up "{text}" in one word:'}
 Bundles = dict[str, tuple[EncoderQueue, Encoder]]
@@ -49,5 +49,5 @@ def test_rows(row: Row, bundles: Bundles) -> None:
     names = row.get("models", {"tiny": row.get("bundle", "tiny")})
     models = Models(ServedModel(name, bundles[bundle][0]) for name, bundle in names.items())
     options = {name: tuple(value) if type(value) is list else value for name, value in row.get("settings", {}).items()}
-    app = make_app(Service(models, AppSettings.of(options)))
+    app = make_app(Service(models, Settings.of(options)))
     check(row, send(app, row), bundles[row.get("of", next(iter(names.values())))][1], app)

@@ -17,7 +17,7 @@ from whiten_serving import AsyncEncoder
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.service import Service
 from whiten_serving.requests import Batch
-from whiten_serving.settings import AppSettings
+from whiten_serving.settings import Settings
 
 
 def read(page: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -89,7 +89,7 @@ def test_times_are_those_of_a_clock(timed_bundle: Path) -> None:
 
 def test_what_is_served_and_its_state(served: AsyncEncoder) -> None:
     model = ServedModel("tiny", served._queue, parity=0.99999)
-    service = Service(Models([model]), AppSettings())
+    service = Service(Models([model]), Settings())
     found = read(service.metrics.page())
     assert value(found, "whiten_ready") == 1
     assert value(found, "whiten_parity_cosine", model="tiny") == 0.99999

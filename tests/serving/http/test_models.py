@@ -14,7 +14,7 @@ from whiten_serving.http.app import make_app
 from whiten_serving.http.inputs import Inputs
 from whiten_serving.http.models import Models, ServedModel
 from whiten_serving.http.service import Service
-from whiten_serving.settings import AppSettings
+from whiten_serving.settings import Settings
 
 
 def test_a_replaced_model_stays_open_until_its_last_request_has_ended(served: AsyncEncoder) -> None:
@@ -43,7 +43,7 @@ def test_a_bundle_that_is_replaced_while_token_ids_are_turned_back(
     async def run() -> Any:
         first = EncoderQueue(golden / "bundle-v1")
         models = Models([ServedModel("a", EncoderQueue(golden / "bundle-v1", first.scheduler))])
-        app = make_app(Service(models, AppSettings(token_ids="own")))
+        app = make_app(Service(models, Settings(token_ids="own")))
         plain = Inputs.texts
 
         async def replaced(*given: Any) -> list[str]:
