@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -39,7 +39,6 @@ from whiten_serving.opening import (
     page_url,
     show,
 )
-from whiten_serving.scheduler import Scheduler
 from whiten_serving.settings import Settings, names_of_bundles, read_keys, usual_format
 
 _SWITCH = 0.001
@@ -64,26 +63,40 @@ def serve(settings: Settings, bundles: Mapping[str, str], hang_ups: Sequence[int
         listener, probes = stack.enter_context(open_socket(settings.listen, settings)), None
         if settings.metrics_listen is not None:
             probes = stack.enter_context(open_socket(settings.metrics_listen, settings))
-        process = open_process(settings, bundles, tls)
+        process = Process(settings, bundles, tls)
         with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
             runner.run(process.run(listener, probes, hang_ups))
 
 
-@dataclass
 class Process:
-    """Serves opened bundles, and obeys the signals."""
+    """Opens and proves bundles, serves them, and obeys the signals."""
 
-    settings: Settings
-    bundles: Mapping[str, str]
-    tls: ssl.SSLContext | None
-    service: Service
-    scheduler: Scheduler
-    _stopping: bool = False
+    def __init__(self, settings: Settings, bundles: Mapping[str, str], tls: ssl.SSLContext | None) -> None:
+        self.settings, self.bundles, self.tls = settings, bundles, tls
+        self._stopping, self._terminal = False, is_terminal(sys.stderr)
+        prometheus_client.disable_created_metrics()
+        with ExitStack() as opening:
+            names, encoders = names_of_bundles(bundles), []
+            for bundle in names:
+                encoders.append(open_encoder(bundle, settings))
+                opening.callback(encoders[-1][0].close)
+            self.scheduler = make_scheduler([encoder for encoder, _ in encoders], settings)
+            opened = zip(names.values(), encoders, strict=True)
+            models = {model.name: model for same, of in opened for model in make_models(same, *of, self.scheduler)}
+            self.service = Service(Models(models[name] for name in bundles), settings)
+            self.scheduler.on_batch = self.service.metrics.on_batch
+            for model in self.service.models:
+                if not self.service.normalizes(model, False):
+                    _LOG.info(
+                        f"{model.name}: vectors of /v1/embeddings are not of norm 1; for a store that compares by dot "
+                        "product, set normalize = true, or let it compare by cosine"
+                    )
+            opening.pop_all()
 
     async def run(self, listener: socket.socket, probes: socket.socket | None, hang_ups: Sequence[int]) -> None:
         """Serve until a signal has been obeyed."""
-        settings, loop, self._hung_up = self.settings, asyncio.get_running_loop(), asyncio.Event()
-        self._terminal = is_terminal(sys.stderr)
+        settings, loop = self.settings, asyncio.get_running_loop()
+        self._hung_up = asyncio.Event()
         self.service.hosts = None if settings.api_keys else hosts_of(listener, settings.listen, settings)
         self._server = self._make_server(with_tracing(make_app(self.service)), self.tls)
         tasks = []
@@ -179,88 +192,55 @@ class Process:
                 await self._reload()
 
     async def _reload(self) -> None:
-        """Put bundles that were replaced on the disk in the place of the old ones, each when it is proven."""
+        """Take what was replaced on the disk, each when it is read and proven; what was there goes on otherwise."""
         notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
-        self._reload_keys()
-        self._reload_certificate()
+        parts = [("keys", self._reload_keys), ("certificate", self._reload_certificate)]
         for bundle, names in names_of_bundles(self.bundles).items():
+            parts.append((", ".join(names), partial(self._reload_bundle, bundle, names)))
+        for name, reload in parts:
             try:
-                done = await self._reload_one(bundle, names)
-            except Exception as error:  # whatever is wrong with a file, the old bundle goes on
+                await reload()
+            except Exception as error:  # whatever is wrong with a file: no keys would let everybody in
                 text = str(error) if isinstance(error, WhitenError) else f"{type(error).__name__}: {error}"
-                _LOG.error(f"{', '.join(names)}: not reloaded, the old bundle goes on: {' '.join(text.split())}")
-            else:
-                for name in names:
-                    _LOG.info(f"{name}: {done}", extra={"values": {"model": name}})
+                _LOG.error(f"{name}: not reloaded, the old one goes on: {' '.join(text.split())}")
         notify("READY=1")
 
-    def _reload_keys(self) -> None:
+    async def _reload_keys(self) -> None:
         if self.settings.api_key_file is not None:
-            try:
-                keys = read_keys(self.settings.api_key_file, os.environ, _LOG.warning)
-            except WhitenError as error:  # the old ones go on: none would let everybody in
-                _LOG.error(f"keys: not reloaded, the old ones go on: {error}")
-            else:
-                self.service.take_keys(keys)
-                _LOG.info(f"keys: reloaded, {len(keys)}")
+            keys = read_keys(self.settings.api_key_file, os.environ, _LOG.warning)
+            self.service.take_keys(keys)
+            _LOG.info(f"keys: reloaded, {len(keys)}")
 
-    def _reload_certificate(self) -> None:
-        """Take the private key and the certificates of the file for new connections; those that are there go on."""
+    async def _reload_certificate(self) -> None:
+        """Take the file for new connections; those that are there go on."""
         if self.settings.tls is not None and self.tls is not None:
-            try:
-                load_certificate(self.settings.tls, self.tls)
-            except WhitenError as error:
-                _LOG.error(f"certificate: not reloaded, the old one goes on: {error}")
-            else:
-                _LOG.info("certificate: reloaded")
+            load_certificate(self.settings.tls, self.tls)
+            _LOG.info("certificate: reloaded")
 
-    async def _reload_one(self, bundle: str, names: Sequence[str]) -> str:
-        old = self.service.models.named(names[0])
-        if await asyncio.to_thread(_newest, names[0], bundle) == old.digest:
-            return "unchanged"
-        encoder, parity = await asyncio.to_thread(open_encoder, bundle, self.settings)
-        before = old.encoder.space
-        for model in make_models(names, encoder, parity, self.scheduler):
-            self.service.models.replace(model)
-        if not is_in_space(encoder.manifest, before):
-            _LOG.warning(
-                f"{names[0]}: the space of its vectors is no longer {before}, but {encoder.space}: embed the texts "
-                "of an index again, unless the new bundle is a refit with --align-to"
-            )
-        return "reloaded"
+    async def _reload_bundle(self, bundle: str, names: Sequence[str]) -> None:
+        old, outcome = self.service.models.named(names[0]), "unchanged"
+        if await asyncio.to_thread(_newest, names[0], bundle) != old.digest:
+            encoder, parity = await asyncio.to_thread(open_encoder, bundle, self.settings)
+            before, outcome = old.encoder.space, "reloaded"
+            for model in make_models(names, encoder, parity, self.scheduler):
+                self.service.models.replace(model)
+            if not is_in_space(encoder.manifest, before):
+                _LOG.warning(
+                    f"{names[0]}: the space of its vectors is no longer {before}, but {encoder.space}: embed the texts "
+                    "of an index again, unless the new bundle is a refit with --align-to"
+                )
+        for name in names:
+            _LOG.info(f"{name}: {outcome}", extra={"values": {"model": name}})
 
 
 def _newest(name: str, bundle: str) -> str:
     """Return the hash of a bundle's manifest as it is now on the disk, or on the hub if that answers."""
     try:
-        return bundle_hash(locate_bundle(bundle, refresh=True))
+        folder = locate_bundle(bundle, refresh=True)
     except WhitenError as error:
-        digest = bundle_hash(locate_bundle(bundle))
+        folder = locate_bundle(bundle)
         _LOG.warning(f"{name}: the hub's cache answers: {error}")
-        return digest
-
-
-def open_process(settings: Settings, bundles: Mapping[str, str], tls: ssl.SSLContext | None = None) -> Process:
-    """Open and prove the bundles, and return the process that serves them."""
-    prometheus_client.disable_created_metrics()
-    with ExitStack() as opening:
-        names, encoders = names_of_bundles(bundles), []
-        for bundle in names:
-            encoders.append(open_encoder(bundle, settings))
-            opening.callback(encoders[-1][0].close)
-        scheduler = make_scheduler([encoder for encoder, _ in encoders], settings)
-        opened = zip(names.values(), encoders, strict=True)
-        models = {model.name: model for some, proof in opened for model in make_models(some, *proof, scheduler)}
-        service = Service(Models(models[name] for name in bundles), settings)
-        scheduler.on_batch = service.metrics.on_batch
-        for model in service.models:
-            if not service.normalizes(model, False):
-                _LOG.info(
-                    f"{model.name}: vectors of /v1/embeddings are not of norm 1; for a store that compares by dot "
-                    "product, set normalize = true, or let it compare by cosine"
-                )
-        opening.pop_all()
-    return Process(settings, bundles, tls, service, scheduler)
+    return bundle_hash(folder)
 
 
 def notify(*lines: str) -> None:
