@@ -7,6 +7,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from support.asgi import asked
+from whiten import AsyncEncoder, Encoder
 from whiten_runtime.errors import DataError, UsageError
 from whiten_serving.commands.serve import serve
 from whiten_serving.settings import (
@@ -157,6 +159,16 @@ def test_files_that_cannot_be_used(served: Served, tmp_path: Path, text: str, me
     assert (result.exit_code, served.given) == (2, None)
     assert message in result.output
     assert "No such file" in called("b", "--config", tmp_path / "none").output
+
+
+def test_an_application_has_no_settings_of_the_process(tiny: Encoder) -> None:
+    encoder = AsyncEncoder(tiny)
+    told = asked(encoder.asgi_app("tiny"), "GET", "/info").json()["whiten"]["options"]
+    others = set(SETTINGS) - set(told)
+    assert {"listen", "tls", "parser", "max_wait", "device", "drain"} < others
+    for name in others:
+        with pytest.raises(UsageError, match=f"there is no setting '{name}'"):
+            encoder.asgi_app("tiny", **{name: SETTINGS[name].default})
 
 
 def test_options_are_few() -> None:
