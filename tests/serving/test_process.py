@@ -292,10 +292,7 @@ def test_a_second_signal_ends_at_once(tiny_bundle: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 def test_ctrl_c_on_a_terminal_does_not_drain(tiny_bundle: Path, busy: bool) -> None:
-    ours, terminal = pty.openpty()
-    words = [sys.executable, "-c", TERMINAL, str(tiny_bundle), "--listen", "0", "--log", "json"]
-    process = subprocess.Popen(words, stdin=terminal, stderr=terminal, env=environment(), cwd=ROOT)
-    os.close(terminal)
+    process, ours = on_terminal(tiny_bundle, "--log", "json")
     try:
         with os.fdopen(ours, "rb", buffering=0) as screen, ExitStack() as stack:
             said = b""
@@ -310,6 +307,32 @@ def test_ctrl_c_on_a_terminal_does_not_drain(tiny_bundle: Path, busy: bool) -> N
             assert process.wait(10) == 0  # the drain and the grace take 35 s
     finally:
         process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("is_ready", "code"), [(False, 128 + signal.SIGHUP), (True, 0)])
+def test_it_ends_when_its_terminal_is_gone(tiny_bundle: Path, is_ready: bool, code: int) -> None:
+    process, ours = on_terminal(tiny_bundle, "--log", "json", "--drain", "0")
+    try:
+        with os.fdopen(ours, "rb", buffering=0) as screen:
+            if is_ready:
+                said = b""
+                while b'"ready"' not in said:
+                    said += screen.read(4096)
+            else:
+                until(lambda: catches_hang_ups(process.pid))
+        assert process.wait(60) == code
+    finally:
+        process.kill()
+
+
+def on_terminal(*arguments: object) -> tuple[subprocess.Popen[bytes], int]:
+    """Return a server on a terminal of its own, and the other end of the terminal."""
+    ours, terminal = pty.openpty()
+    words = [sys.executable, "-c", TERMINAL, *map(str, arguments), "--listen", "0"]
+    process = subprocess.Popen(words, stdin=terminal, stderr=terminal, env=environment(), cwd=ROOT)
+    os.close(terminal)
+    return process, ours
 
 
 TERMINAL = "import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); " + COMMAND
@@ -415,19 +438,19 @@ def test_requests_that_run_when_the_drain_ends_are_answered_and_the_grace_ends_o
 @pytest.mark.slow
 def test_a_hang_up_before_it_is_ready_waits_for_that(tiny_bundle: Path) -> None:
     server = RunningServer(tiny_bundle, "--drain", 0)
-    status = Path(f"/proc/{server.process.pid}/status")
-    if not status.exists():
-        pytest.skip("no /proc here")
-
-    def catches() -> bool:
-        (caught,) = [line for line in status.read_text("ascii").splitlines() if line.startswith("SigCgt")]
-        return bool(int(caught.split()[1], 16) & 1 << (signal.SIGHUP - 1))
-
-    until(catches)
+    until(lambda: catches_hang_ups(server.process.pid))
     server.signal(signal.SIGHUP)
     with server:
         server.message(f"{tiny_bundle.name}: unchanged")
         assert server.embed(TEXT).status_code == 200
+
+
+def catches_hang_ups(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status")
+    if not status.exists():
+        pytest.skip("no /proc here")
+    (caught,) = [line for line in status.read_text("ascii").splitlines() if line.startswith("SigCgt")]
+    return bool(int(caught.split()[1], 16) & 1 << (signal.SIGHUP - 1))
 
 
 @pytest.mark.slow

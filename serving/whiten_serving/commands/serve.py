@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+import threading
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import click
 from whiten_runtime.commands.console import Command, command, warn
 from whiten_runtime.commands.help import heading, option
 from whiten_runtime.errors import UsageError, needing
+from whiten_runtime.ort.process import is_terminal
 from whiten_serving.settings import SETTINGS, Setting, Settings, check_known, read_keys, read_models, usual_format
 
 _SECTIONS = {
@@ -60,6 +63,21 @@ def read_config(path: str) -> dict[str, Any]:
     return named | {"models": [f"{name}={bundle}" for name, bundle in models.items()]}
 
 
+def _note_hang_ups() -> list[int]:
+    """Return a list to which each SIGHUP is added, until the process takes them; end if the terminal is gone."""
+    hang_ups: list[int] = []
+    terminal = is_terminal(sys.stderr)
+
+    def note(number: int, frame: object) -> None:
+        if terminal and not is_terminal(sys.stderr):
+            raise SystemExit(128 + number)
+        hang_ups.append(number)
+
+    if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGHUP, note)
+    return hang_ups
+
+
 @command(
     quiet=False,
     as_json=False,
@@ -91,9 +109,7 @@ def serve(models: tuple[str, ...], config: str | None, **named: Any) -> None:
     SIGTERM drains, then stops; Ctrl-C on a terminal stops at once. SIGHUP reloads bundles that were replaced, the file
     of keys, and that of --tls.
     """
-    hang_ups: list[int] = []  # before the process takes them: they wait, and do not end it
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, lambda number, frame: hang_ups.append(number))
+    hang_ups = _note_hang_ups()
     given = {"log": usual_format(), "models": ()} | (read_config(config) if config else {})
     given |= {name: value for name, value in named.items() if value is not None}
     bundles = read_models(models or given["models"], warn)
