@@ -71,12 +71,12 @@ class Text:
     noun: str  # what the help calls it
     wanted: str
     parse: Callable[[str], object] = re.compile(".+", re.DOTALL).fullmatch  # None for what is not of the form
+    types: tuple[type, ...] = (str,)
 
     def read(self, name: str, value: object) -> str:
-        text = str(value) if type(value) is int and self is ADDRESS else value  # a port
-        if not isinstance(text, str) or self.parse(text) is None:
+        if type(value) not in self.types or self.parse(str(value)) is None:
             raise UsageError(f"{name} is {value!r}; wanted {self.wanted}")
-        return text
+        return str(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,8 +99,9 @@ SIZE = Measure("SIZE", _SIZES, "MB", "1000000, 32MB or 16MiB", 1, 2**40)
 SECONDS = Measure("SECONDS", _TIMES, "s", "30, 2.5, 500ms or 2m", 0.001, 604_800, whole=False)  # timers take a week
 SIZE_OR_0 = replace(SIZE, example="0, 8GB or 16GiB", least=0)
 SECONDS_OR_0 = replace(SECONDS, example="0, 30, 2.5, 500ms or 2m", least=0)
-ADDRESS = Text("ADDRESS", "HOST:PORT, PORT, [IPV6]:PORT, unix:PATH or fd:NUMBER", parse_address)
-FILE, NAME, GROUP = Text("FILE", "the path of a file"), Text("NAME", "a name"), Text("NAME", "the name of a group")
+ADDRESS = Text("ADDRESS", "HOST:PORT, PORT, [IPV6]:PORT, unix:PATH or fd:NUMBER", parse_address, (str, int))
+FILE, NAME = Text("FILE", "the path of a file"), Text("NAME", "a name")
+GROUP = Text("NAME", "the name of a group", str)  # "" for none
 ROOT = Text("PATH", "a path such as /whiten", re.compile(r"(/[\w.~-]+)*").fullmatch)
 MODE = Text("MODE", 'a mode such as "660"', re.compile("0?[0-7]{3}").fullmatch)
 
@@ -246,7 +247,7 @@ class Settings:
 
 
 def _declared() -> dict[str, Setting]:
-    lines = re.sub(r"\n {8}", " ", cleandoc(Settings.__doc__ or ""))
+    lines = re.sub(r"\n {8}", " ", cleandoc(Settings.__doc__ or ""))  # none where Python leaves docstrings out
     helps = {name: (text, says) for name, text, says in _ATTRIBUTE.findall(lines)}
     hints = get_type_hints(Settings, include_extras=True)
     switches: dict[object, tuple[object, ...]] = {bool: (True, False), bool | None: (None, True, False)}
@@ -255,7 +256,7 @@ def _declared() -> dict[str, Setting]:
         if one.name not in ("api_keys", "mounted"):
             hint = hints[one.name]
             kind = getattr(hint, "__metadata__", (switches.get(hint) or get_args(hint),))[0]
-            settings[one.name] = Setting(one.name, one.default, kind, *helps[one.name])
+            settings[one.name] = Setting(one.name, one.default, kind, *helps.get(one.name, ("", "")))
     return settings
 
 

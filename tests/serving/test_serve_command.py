@@ -1,5 +1,6 @@
 """Options of `whiten serve`: on the command line, in the environment and in a file of TOML, without a server."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from support.asgi import asked
+from support.server import environment
 from whiten import AsyncEncoder, Encoder
 from whiten_runtime.errors import DataError, UsageError
 from whiten_serving.commands.serve import serve
@@ -136,6 +138,7 @@ def test_what_cannot_be_used_is_told(served: Served, arguments: list[str], messa
         ("models = 3", "wanted bundles in models"),
         ("[models]\na = 3", "wanted bundles in models"),
         ("= 3", "not TOML"),
+        (f"max-texts = {'9' * 5000}", "not TOML"),
         ('max-texts = "many"', "max_texts is 'many'"),
         ('memory-limit = "8 apples"', "memory_limit is '8 apples'; wanted a number such as 0, 8GB or 16GiB, from 0"),
         ("memory-limit = true", "memory_limit is True; wanted a number"),
@@ -149,6 +152,8 @@ def test_what_cannot_be_used_is_told(served: Served, arguments: list[str], messa
         ("device = 0", "device is 0; wanted a name"),
         ('api-keys = ["k"]', "there is no setting 'api-keys'"),
         ('on-long = "cut"', "on_long is 'cut'; wanted"),
+        ("listen = true", "listen is True; wanted HOST:PORT"),
+        ("socket-group = 0", "socket_group is 0; wanted the name of a group"),
         ('cors-origins = "*"', "cors_origins is not a tuple (in a file, a list) of strings"),
     ],
 )
@@ -169,6 +174,13 @@ def test_an_application_has_no_settings_of_the_process(tiny: Encoder) -> None:
     for name in others:
         with pytest.raises(UsageError, match=f"there is no setting '{name}'"):
             encoder.asgi_app("tiny", **{name: SETTINGS[name].default})
+
+
+@pytest.mark.slow
+def test_settings_are_read_where_python_leaves_docstrings_out() -> None:
+    code = "from whiten_serving.settings import SETTINGS; print(SETTINGS['max_texts'].check('7'))"
+    found = subprocess.run([sys.executable, "-OO", "-c", code], env=environment(), capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "7\n"), found.stderr
 
 
 def test_options_are_few() -> None:

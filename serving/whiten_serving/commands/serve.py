@@ -52,10 +52,10 @@ def read_config(path: str) -> dict[str, Any]:
         check_known(tree, ["models", *(setting.key for setting in SETTINGS.values())])
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; wanted a file of TOML") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not TOML: {error}") from None
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
+    except (ValueError, RecursionError) as error:  # of a number with too many digits, too
+        raise UsageError(f"{path}: not TOML: {error}") from None
     models = tree.pop("models", {})
     if not isinstance(models, dict) or not all(isinstance(bundle, str) and bundle for bundle in models.values()):
         raise UsageError(f'{path}: wanted bundles in models, as in [models] and minilm = "bundles/minilm"')
