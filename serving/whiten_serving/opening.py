@@ -28,9 +28,9 @@ STALLED = 30_000
 
 
 def open_encoder(bundle: str, settings: Settings) -> tuple[Encoder, float | None]:
-    """Open a bundle, and return it with its worst cosine, None if that is not to be proven; then run it once.
+    """Open a bundle, and prove its parity, or run it once if that is switched off, so that all sessions are made.
 
-    All sessions are made so. The memory that this took, for long texts too, is given back.
+    Returns the worst cosine too, None if it was not measured. The memory that this took is given back.
     """
     providers = None if settings.device is None else [parse_provider(settings.device)]
     encoder, parity = Encoder(bundle, providers, memory_limit=settings.memory_limit or None), None

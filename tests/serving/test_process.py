@@ -89,7 +89,7 @@ def test_it_answers_reloads_drains_and_ends(golden: Path, tmp_path: Path, tiny: 
         until(lambda: 'client="alice"' in server.call("GET", "/metrics", headers=KEY).text)
         keys.write_text("# none\n", "utf-8")
         server.signal(signal.SIGHUP)
-        server.message("keys: not reloaded")
+        server.message("keys: not reloaded, the old one goes on")
         assert server.embed("a", authorization="Bearer other").status_code == 200
         assert server.embed("a").status_code == 401
         assert server.call("GET", "/info", headers={"api-key": "one"}).json()["model_dtype"] == "int8"
