@@ -17,6 +17,7 @@ import time
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from typing import IO, Any
 
 import httpx
 import numpy as np
@@ -295,11 +296,9 @@ def test_ctrl_c_on_a_terminal_does_not_drain(tiny_bundle: Path, busy: bool) -> N
     process, ours = on_terminal(tiny_bundle, "--log", "json")
     try:
         with os.fdopen(ours, "rb", buffering=0) as screen, ExitStack() as stack:
-            said = b""
-            while b'"ready"' not in said:
-                said += screen.read(4096)
+            ready = read_ready(screen)
             if busy:
-                host, port = json.loads(said[said.index(b"{") :])["address"].split(":")
+                host, port = ready["address"].split(":")
                 client = stack.enter_context(socket.create_connection((host, int(port))))
                 client.sendall(request("POST", "/v1/embeddings", {"input": "a"})[:-5])
                 wait_for_request(f"http://{host}:{port}")
@@ -316,9 +315,7 @@ def test_it_ends_when_its_terminal_is_gone(tiny_bundle: Path, is_ready: bool, co
     try:
         with os.fdopen(ours, "rb", buffering=0) as screen:
             if is_ready:
-                said = b""
-                while b'"ready"' not in said:
-                    said += screen.read(4096)
+                read_ready(screen)
             else:
                 until(lambda: catches_hang_ups(process.pid))
         assert process.wait(60) == code
@@ -333,6 +330,14 @@ def on_terminal(*arguments: object) -> tuple[subprocess.Popen[bytes], int]:
     process = subprocess.Popen(words, stdin=terminal, stderr=terminal, env=environment(), cwd=ROOT)
     os.close(terminal)
     return process, ours
+
+
+def read_ready(screen: IO[bytes]) -> dict[str, Any]:
+    """Return the line of the log that says that the server is ready."""
+    said = b""
+    while not (lines := [line for line in said.splitlines(True) if b'"ready"' in line and line.endswith(b"\n")]):
+        said += screen.read(4096)
+    return json.loads(lines[0])
 
 
 TERMINAL = "import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); " + COMMAND
