@@ -82,7 +82,7 @@ class Process:
                 opening.callback(encoders[-1][0].close)
             self.scheduler = make_scheduler([encoder for encoder, _ in encoders], settings)
             opened = zip(names.values(), encoders, strict=True)
-            models = {model.name: model for same, of in opened for model in make_models(same, *of, self.scheduler)}
+            models = {model.name: model for same, pair in opened for model in make_models(same, *pair, self.scheduler)}
             self.service = Service(Models(models[name] for name in bundles), settings)
             self.scheduler.on_batch = self.service.metrics.on_batch
             for model in self.service.models:

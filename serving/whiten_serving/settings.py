@@ -226,7 +226,7 @@ class Settings:
     memory_limit: Annotated[int, SIZE_OR_0] = 0
     drain: Annotated[float, SECONDS_OR_0] = 5.0
     grace: Annotated[float, SECONDS_OR_0] = 30.0
-    mounted: bool = field(default=False, compare=False)
+    mounted: bool = field(default=False, compare=False)  # by another process, to which listen and others belong
 
     def __post_init__(self) -> None:
         Texts(types=(tuple, dict)).read("api_keys", self.api_keys)
@@ -252,11 +252,12 @@ def _declared() -> dict[str, Setting]:
     hints = get_type_hints(Settings, include_extras=True)
     switches: dict[object, tuple[object, ...]] = {bool: (True, False), bool | None: (None, True, False)}
     settings = {}
-    for one in fields(Settings):
-        if one.name not in ("api_keys", "mounted"):
-            hint = hints[one.name]
-            kind = getattr(hint, "__metadata__", (switches.get(hint) or get_args(hint),))[0]
-            settings[one.name] = Setting(one.name, one.default, kind, *helps.get(one.name, ("", "")))
+    for attribute in fields(Settings):
+        name = attribute.name
+        if name not in ("api_keys", "mounted"):
+            values = switches.get(hints[name]) or get_args(hints[name])
+            kind = getattr(hints[name], "__metadata__", (values,))[0]
+            settings[name] = Setting(name, attribute.default, kind, *helps.get(name, ("", "")))
     return settings
 
 

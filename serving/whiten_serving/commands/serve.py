@@ -110,11 +110,11 @@ def serve(models: tuple[str, ...], config: str | None, **named: Any) -> None:
     of keys, and that of --tls.
     """
     hang_ups = _note_hang_ups()
-    given = {"log": usual_format(), "models": ()} | (read_config(config) if config else {})
-    given |= {name: value for name, value in named.items() if value is not None}
-    bundles = read_models(models or given["models"], warn)
-    del given["models"]
-    settings = Settings(**given)
+    values = {"log": usual_format(), "models": ()} | (read_config(config) if config else {})
+    values |= {name: value for name, value in named.items() if value is not None}
+    in_file = values.pop("models")
+    bundles = read_models(models or in_file, warn)
+    settings = Settings(**values)
     settings = replace(settings, api_keys=read_keys(settings.api_key_file, os.environ, warn))
     with needing("serve"):
         for name in _OTHERS_METRICS:  # prometheus_client would write its numbers there, and read those of others
