@@ -166,6 +166,20 @@ def test_one_address_is_bound(listen: str, bound: str) -> None:
             client.connect(sock.getsockname())
 
 
+@pytest.mark.parametrize(
+    ("listen", "place", "hosts"),
+    [
+        ("0", "Own.example:0", {"own.example", "other.example"}),
+        ("0", "fd:3", {"other.example"}),
+        ("0.0.0.0:0", "0.0.0.0:0", None),
+    ],
+)
+def test_names_by_which_a_server_may_be_asked(listen: str, place: str, hosts: set[str] | None) -> None:
+    settings = Settings(hosts=("Other.example",))
+    with opening.open_socket(listen, settings) as sock:
+        assert opening.hosts_of(sock, place, settings) == hosts
+
+
 @pytest.mark.slow
 def test_a_unix_socket(tiny_bundle: Path, tmp_path: Path) -> None:
     place = tmp_path / "s"
