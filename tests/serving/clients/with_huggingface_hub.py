@@ -1,21 +1,33 @@
-"""Run in the clients' environment: URL TEXTS.json OUT.npz."""
+"""Run in the clients' environment: see driver.py."""
 
 import asyncio
+from typing import Any
 
-import numpy as np
-from given import TEXTS, URL, save
+from driver import Embed, drive
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 
 
-async def at_once() -> list[np.ndarray]:
-    client = AsyncInferenceClient(URL)
-    return [rows[0] for rows in await asyncio.gather(*map(client.feature_extraction, TEXTS))]
+def way(path: str, **options: bool) -> Any:
+    def for_server(url: str) -> Embed:
+        client = InferenceClient(f"{url}{path}")
+        return lambda texts: client.feature_extraction(texts, **options)
+
+    return for_server
 
 
-client, embed = InferenceClient(URL), InferenceClient(f"{URL}/embed")
-save(
-    unit=client.feature_extraction(TEXTS),
-    unit_embed=embed.feature_extraction(TEXTS, normalize=True),
-    plain=client.feature_extraction(TEXTS, normalize=False),
-    unit_at_once=asyncio.run(at_once()),
+def at_once(url: str) -> Embed:
+    async def embed(texts: list[str]) -> list[Any]:
+        client = AsyncInferenceClient(url)
+        return [rows[0] for rows in await asyncio.gather(*map(client.feature_extraction, texts))]
+
+    return lambda texts: asyncio.run(embed(texts))
+
+
+drive(
+    {
+        "unit": way(""),
+        "unit_embed": way("/embed", normalize=True),
+        "plain": way("", normalize=False),
+        "unit_at_once": at_once,
+    }
 )

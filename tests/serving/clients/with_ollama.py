@@ -1,16 +1,32 @@
-"""Run in the clients' environment: URL TEXTS.json OUT.npz."""
+"""Run in the clients' environment: see driver.py."""
+
+import asyncio
 
 import ollama
-from given import MODEL, TEXTS, URL, save
+from driver import MODEL, TEXTS, URL, Embed, drive
+
+
+def listed(url: str) -> Embed:
+    """Return a function for the first model of the list."""
+    client = ollama.Client(host=url)
+    name = client.list().models[0].model
+    return lambda texts: client.embed(model=name, input=texts).embeddings
+
+
+def tasks(url: str) -> Embed:
+    return lambda texts: asyncio.run(ollama.AsyncClient(host=url).embed(model=MODEL, input=texts)).embeddings
+
+
+def prompts(url: str) -> Embed:
+    client = ollama.Client(host=url)
+    return lambda texts: [client.embeddings(model=MODEL, prompt=text).embedding for text in texts]
+
+
+drive({"unit": listed, "unit_async": tasks, "plain": prompts})
 
 client = ollama.Client(host=URL)
-names = [model.model for model in client.list().models]
-assert len(names) == 2, names
-save(
-    unit=client.embed(model=names[0], input=TEXTS).embeddings,
-    unit_name=client.embed(model=MODEL, input=TEXTS, truncate=True).embeddings,
-    plain=[client.embeddings(model=MODEL, prompt=text).embedding for text in TEXTS],
-)
+assert len(client.list().models) == 2
+assert client.embed(model=MODEL, input=TEXTS, truncate=True).embeddings == listed(URL)(TEXTS)
 try:
     client.embed(model="none", input="a")
 except ollama.ResponseError as error:

@@ -1,40 +1,57 @@
-"""Run in the clients' environment: URL TEXTS.json OUT.npz."""
+"""Run in the clients' environment: see driver.py."""
 
 import asyncio
+from typing import Any
 
 import openai
-from given import MODEL, TEXTS, URL, save
-
-client = openai.OpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0)
-azure = openai.AzureOpenAI(azure_endpoint=URL, api_key="none", api_version="2024-10-21", azure_deployment=MODEL)
+from driver import KEY, MODEL, TEXTS, URL, Embed, drive
 
 
-async def at_once() -> list[list[float]]:
-    async with openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key="none") as many:
-        answers = await asyncio.gather(*(many.embeddings.create(model=MODEL, input=text) for text in TEXTS))
-    return [answer.data[0].embedding for answer in answers]
-
-
-def got(source: openai.OpenAI, **options: object) -> list[list[float]]:
-    answer = source.embeddings.create(model=MODEL, input=TEXTS, **options)
-    assert [one.index for one in answer.data] == list(range(len(TEXTS)))
+def rows(client: openai.OpenAI, texts: list[str], **options: Any) -> list[list[float]]:
+    answer = client.embeddings.create(model=MODEL, input=texts, **options)
+    assert [item.index for item in answer.data] == list(range(len(texts)))
     assert answer.model == MODEL
     assert answer.usage.prompt_tokens == answer.usage.total_tokens > 0
-    return [one.embedding for one in answer.data]
+    return [item.embedding for item in answer.data]
 
 
+def sync(url: str, **options: Any) -> Embed:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY)
+    return lambda texts: rows(client, texts, **options)
+
+
+def azure(url: str) -> Embed:
+    client = openai.AzureOpenAI(azure_endpoint=url, api_key=KEY, api_version="2024-10-21", azure_deployment=MODEL)
+    return lambda texts: rows(client, texts)
+
+
+def tasks(url: str, at_once: bool = False, **options: Any) -> Embed:
+    async def embed(texts: list[str]) -> list[list[float]]:
+        inputs: list[Any] = texts if at_once else [texts]
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, **options) as client:
+            answers = await asyncio.gather(*(client.embeddings.create(model=MODEL, input=one) for one in inputs))
+        return [item.embedding for answer in answers for item in answer.data]
+
+    return lambda texts: asyncio.run(embed(texts))
+
+
+drive(
+    {
+        "sync": sync,
+        "floats": lambda url: sync(url, encoding_format="float"),
+        "short": lambda url: sync(url, dimensions=5),
+        "azure": azure,
+        "async": tasks,
+        "at_once": lambda url: tasks(url, at_once=True, max_retries=200),
+    }
+)
+
+client = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY)
 assert MODEL in [model.id for model in client.models.list()]
 assert client.models.retrieve(MODEL).id == MODEL
-save(
-    base64=got(client),
-    floats=got(client, encoding_format="float"),
-    azure=got(azure),
-    at_once=asyncio.run(at_once()),
-    short=got(client, dimensions=5),
-)
-codes = got(client, encoding_format="float", extra_body={"precision": "uint8"})
+codes = rows(client, TEXTS, encoding_format="float", extra_body={"precision": "uint8"})
 assert all(code in range(256) for row in codes for code in row), codes
-assert len(codes[0]) == len(got(client)[0])
+assert len(codes[0]) == len(rows(client, TEXTS)[0])
 for call, kind, status, code in (
     (lambda: client.embeddings.create(model="none", input="a"), openai.NotFoundError, 404, "model_not_found"),
     (lambda: client.embeddings.create(model=MODEL, input=[1, 2]), openai.BadRequestError, 400, "token_ids"),
