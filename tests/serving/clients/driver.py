@@ -11,8 +11,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,43 +61,43 @@ def _outcome(embed: Embed, texts: list[str]) -> dict[str, Any]:
         outcome["vectors"] = np.asarray(embed(texts), np.float64).tolist()
     except Exception as error:
         outcome |= {"error": type(error).__name__, "message": str(error), "code": getattr(error, "code", None)}
-    return outcome | {"statuses": _STATUSES.codes}
+    return outcome | {"statuses": [*_STATUSES.codes]}
 
 
-@contextmanager
-def _load() -> Iterator[threading.Event]:
-    """Keep requests waiting at BUSY until the event is set."""
-    end, refused = threading.Event(), threading.Event()
+class _Load:
+    """Keeps requests waiting at BUSY until `stop`, after which none waits."""
 
-    def post(number: int) -> None:
+    def __init__(self) -> None:
+        self._end, self._refused = threading.Event(), threading.Event()
+        self._threads = [threading.Thread(target=self._post, args=(number,), daemon=True) for number in range(4)]
+        for thread in self._threads:
+            thread.start()
+        assert self._refused.wait(60), "nothing was refused"
+
+    def _post(self, number: int) -> None:
         texts = [f"{number} {index} {TEXTS[index % len(TEXTS)]}" for index in range(256)]
         body = json.dumps({"model": MODEL, "input": texts}).encode()
-        while not end.is_set():
+        while not self._end.is_set():
             try:
                 urllib.request.urlopen(urllib.request.Request(f"{BUSY}/v1/embeddings", body)).read()
             except urllib.error.HTTPError as error:
                 if error.code != 429:
                     raise
-                refused.set()
+                self._refused.set()
 
-    threads = [threading.Thread(target=post, args=(number,)) for number in range(4)]
-    try:
-        for thread in threads:
-            thread.start()
-        assert refused.wait(60), "nothing was refused"
-        yield end
-    finally:
-        end.set()
-        for thread in threads:
+    def stop(self) -> None:
+        self._end.set()
+        for thread in self._threads:
             thread.join()
 
 
 def _overload(embed: Embed) -> dict[str, Any]:
-    """Return the outcome of a call that is refused once, after which the load ends."""
+    """Return the outcome of a call that is refused; the load ends before the client can ask again."""
     for _ in range(50):
-        with _load() as end:
-            _STATUSES.refused = end.set
-            outcome = _outcome(embed, TEXTS)
+        load = _Load()
+        _STATUSES.refused = load.stop
+        outcome = _outcome(embed, TEXTS)
+        load.stop()
         if 429 in outcome["statuses"]:
             return outcome
     raise AssertionError("no request of the client was refused")
