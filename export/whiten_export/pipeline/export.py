@@ -126,7 +126,7 @@ def export(
         work = Work(source, manifest, job, target, stage, options, report)
         manifest = write_source_files(manifest, work, overrides)
         manifest, graph = build_graph(manifest, work)
-        free_memory()  # the float32 weights of the traced graph, before the network's become float64
+        free_memory()  # of the trace
         expected = reference_vectors(manifest, work)
         free_memory()  # the network's weights
         manifest, fitted = fit_whitening(manifest, work)

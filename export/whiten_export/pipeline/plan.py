@@ -28,6 +28,10 @@ _TABLE_SHARE = 4.0
 _TEXT_BYTES = 400
 """Memory of a text for each of its tokens and each coordinate of a hidden state, by PyTorch in float32."""
 
+_SCORE_BYTES = 30
+"""Memory for each head and each pair of tokens of the longest text, where attention is not fused: by onnxruntime, which
+computes the two longest texts together at last."""
+
 _WEIGHT_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2, "int8": 1}
 
 _WORK_BYTES = 4
@@ -172,7 +176,8 @@ def _memory_bytes(counts: WeightCounts, source: TokenModel, manifest: Manifest) 
     wide = stored in ("float16", "bfloat16")
     weights = counts.loaded if wide else _in_products(counts.exported, source, manifest)
     token = _PIECE_BYTES if '"type":"Unigram"' in source.tokenizer.json else _TOKEN_BYTES
-    text = _TEXT_BYTES * manifest.source.hidden_size * manifest.max_seq_length
+    length = manifest.max_seq_length
+    text = _TEXT_BYTES * manifest.source.hidden_size * length + _SCORE_BYTES * counts.score_heads * length**2
     return _BASE + 4 * weights + token * source.vocab_size + text
 
 

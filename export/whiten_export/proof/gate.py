@@ -121,13 +121,8 @@ def compute_expected(definition: Definition, cases: Sequence[Case], report: Repo
 
     Equal texts are computed once, the longest first.
     """
-    rows = dict.fromkeys((tuple(ids), case.left_out) for case in cases for ids in case.ids if not case.long)
-    known: dict[_Row, Float64Array] = {}
-    for case in filter(lambda case: case.long, cases):
-        report.stage(f"computing texts of up to {max(map(len, case.ids))} tokens with {definition.reference.name}")
-        with definition.reference.for_long_texts():
-            known |= {row: _compute(definition, row) for row in ((tuple(ids), case.left_out) for ids in case.ids)}
-    known |= _unwhitened(definition, sorted(rows, key=lambda row: -len(row[0])), report)
+    rows = dict.fromkeys((tuple(ids), case.left_out) for case in cases for ids in case.ids)
+    known = _unwhitened(definition, sorted(rows, key=lambda row: -len(row[0])), report)
     definition.reference.close()
     computed = [
         dataclasses.replace(case, expected=np.concatenate([known[tuple(ids), case.left_out] for ids in case.ids]))

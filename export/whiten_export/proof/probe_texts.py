@@ -53,7 +53,7 @@ TOKENIZER_TEXTS = (
 
 
 LONGEST_PROBE = 1024
-"""Maximum number of words of the texts whose vectors are compared: attention in float64 grows with its square."""
+"""Maximum number of words of the texts whose vectors are compared: attention grows with its square."""
 
 
 def probe_texts(max_seq_length: int) -> tuple[str, ...]:

@@ -161,10 +161,6 @@ class Reference:
         """Yield how many threads may call `pooled` at a time while the context is open; the results do not change."""
         return nullcontext(1)
 
-    def for_long_texts(self) -> AbstractContextManager[object]:
-        """Compute texts of thousands of tokens, one at a time, while the context is open, in less memory."""
-        return nullcontext()
-
     def close(self) -> None:
         """Free what only the reference needs; nothing is computed afterwards."""
 

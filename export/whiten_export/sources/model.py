@@ -56,6 +56,7 @@ class WeightCounts:
 
     loaded: int  # those that an export loads
     exported: int  # those that the chosen layers need, which are in the bundle
+    score_heads: int = 0  # heads of attention that holds the scores of all pairs of tokens; 0 where it is fused
 
 
 class TokenModel(Source):

@@ -58,7 +58,7 @@ def test_vectors_that_depend_on_padding_are_named() -> None:
 class Broken(Reference):
     """Fails on texts of more tokens than a limit."""
 
-    name = "torch 9, float64"
+    name = "torch 9, float32"
 
     def __init__(self, limit: int, error: Exception) -> None:
         self._limit, self._error = limit, error
@@ -77,7 +77,7 @@ def expected_of(limit: int, error: Exception, long: bool = False) -> Expected:
 @pytest.mark.parametrize("long", [False, True])
 @pytest.mark.parametrize(("limit", "length"), [(1, 70), (69, 70), (2, 70)])
 def test_text_on_which_the_reference_fails_is_named(limit: int, length: int, long: bool) -> None:
-    message = f"torch 9, float64 fails on a text of {length} tokens (IndexError: index out of range); pass a smaller"
+    message = f"torch 9, float32 fails on a text of {length} tokens (IndexError: index out of range); pass a smaller"
     with pytest.raises(ParityError, match=re.escape(message)):
         expected_of(limit, IndexError("index out\nof range"), long)
 

@@ -267,7 +267,13 @@ def count_weights(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, 
         stack = next((stack for stack in stacks if name.startswith(stack)), None)  # the outer one comes first
         if not UNUSED.search(name) and (stack is None or int(name.removeprefix(stack).split(".")[0]) < highest):
             exported += parameter.numel()
-    return WeightCounts(total, exported)
+    return WeightCounts(total, exported, 0 if _is_fused(network) else config.num_attention_heads)
+
+
+def _is_fused(network: nn.Module) -> bool:
+    """Return whether attention needs no scores of all pairs of tokens, as PyTorch's does where no bias is added."""
+    biased = hasattr(network.config, "relative_attention_num_buckets")
+    return bool(getattr(network, "_supports_sdpa", False)) and not biased
 
 
 def plain_attention(checkpoint: Checkpoint) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Trace a PyTorch checkpoint into a graph, and run it in float64 as the reference."""
+"""Trace a PyTorch checkpoint into a graph, and run it as the reference."""
 
 import copy
 import hashlib
@@ -112,10 +112,7 @@ class PyTorchModel(TokenModel):
         return HiddenStates(model, tuple(model.graph.outputs), pooler=pooler)
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
-        """Return the whole network in float64 as the reference, with all its hidden states.
-
-        Its weights are those of the last graph, some of them converted in place: that graph has to be saved by then.
-        """
+        """Return the whole network as the reference, with all its hidden states; its weights are the last graph's."""
         network = self._loaded or self._network("pooler" in pooling_modes(pooling))
         self._loaded = None
         return TorchReference(network.to(self._device), layers, pooling, known_code=not self._trust)

@@ -1,10 +1,8 @@
-"""Run a PyTorch network in float64 as the reference, with one of its blocks in that precision at a time."""
+"""Run a PyTorch network in float32, with its own attention, as the reference."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from threading import Condition
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +16,6 @@ from whiten_export.sources.load.network import one_thread, quiet
 from whiten_runtime.bundle.records import Pooling, pooling_modes
 from whiten_runtime.errors import UsageError, WhitenError
 
-_SIDE_BY_SIDE = 4
-"""Number of texts for which a block is converted once, where texts are computed side by side."""
-
 
 class TorchReference(Reference):
     """Computes a network's hidden states, pooled by numpy in float64.
@@ -31,11 +26,10 @@ class TorchReference(Reference):
 
     def __init__(self, network: nn.Module, layers: tuple[int, ...], pooling: Pooling, known_code: bool) -> None:
         """Take over a network in float32, of which `known_code` says whether its code is that of transformers."""
-        self._network, self._layers, self._modes = network, layers, pooling_modes(pooling)
+        self._network, self._layers, self._modes = with_own_attention(network), layers, pooling_modes(pooling)
         self._in_threads = known_code and keeps_nothing(network)
         self._device = next(network.parameters()).device
-        self._weights = _WideWeights(network, known_code and family_of(model_type(network)).supported)
-        self.name = f"torch {torch.__version__}, float64"
+        self.name = f"torch {torch.__version__}, float32"
 
     @contextmanager
     def side_by_side(self) -> Iterator[int]:
@@ -45,23 +39,7 @@ class TorchReference(Reference):
                 yield 1
                 return
             with one_thread() as threads:
-                yield max(threads, _SIDE_BY_SIDE) if self._weights.blocks else threads
-
-    @contextmanager
-    def for_long_texts(self) -> Iterator[None]:
-        """Compute in float32, with PyTorch's fused attention where the network has it, until the context is closed."""
-        network: Any = self._network
-        implementation = getattr(network.config, "_attn_implementation", None)
-        try:
-            network.set_attn_implementation("sdpa")
-        except (AttributeError, ImportError, ValueError):  # of a network without it, or of its own code
-            implementation = None
-        try:
-            with quiet(), self._weights.narrow():
-                yield
-        finally:
-            if implementation is not None:
-                network.set_attn_implementation(implementation)
+                yield threads
 
     def close(self) -> None:
         """Free the weights: PyTorch's exporter keeps parameters that a graph did not need."""
@@ -95,90 +73,11 @@ def keeps_nothing(network: nn.Module) -> bool:
     return _SAFE and known and batch_limit(getattr(network, "config", None)) is None
 
 
-class _WideWeights:
-    """Keeps a network in float64, but for its blocks and word embeddings, which are in float32 in memory.
-
-    A block is converted when a thread enters it, and only one is at a time: threads that reach another block wait until
-    the last one has left. Rows of word embeddings are converted after they are looked up. Every number of float32 is
-    one of float64, so that vectors are those of a network in float64.
-    """
-
-    def __init__(self, network: nn.Module, divide: bool) -> None:
-        self._network, self._turn, self._wide = network, Condition(), True
-        self._open: nn.Module | None = None
-        self._inside, self._stored = 0, list[tuple[nn.Parameter, Tensor]]()
-        self.blocks = list(_blocks(network)) if divide else []
-        for block in self.blocks:
-            block.forward = self._converted(block, block.forward)  # networks that call it directly pass hooks by
-        words: Any = network.get_input_embeddings() if divide else None  # type: ignore[operator]
-        shared = [module for module in network.modules() if words and getattr(module, "weight", None) is words.weight]
-        tables = shared if all(type(table) is nn.Embedding and table.max_norm is None for table in shared) else []
-        for table in tables:
-            table.register_forward_hook(self._convert_rows)
-        held = {id(parameter) for part in (*self.blocks, *tables) for parameter in part.parameters()}
-        self._others = [parameter for parameter in network.parameters() if id(parameter) not in held]
-        self._convert_others(torch.float64)
-
-    @contextmanager
-    def narrow(self) -> Iterator[None]:
-        """Have the whole network in float32 until the context is closed."""
-        self._wide = False
-        self._convert_others(torch.float32)
-        try:
-            yield
-        finally:
-            self._convert_others(torch.float64)
-            self._wide = True
-
-    def _convert_others(self, kind: torch.dtype) -> None:
-        for tensor in (*self._others, *self._network.buffers()):
-            if tensor.is_floating_point():
-                tensor.data = tensor.data.to(kind)
-
-    def _convert_rows(self, module: nn.Module, inputs: object, rows: Tensor) -> Tensor:
-        return rows.double() if self._wide else rows
-
-    def _converted(self, block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the forward pass of a block that is in float64 meanwhile."""
-
-        def run(*arguments: Any, **options: Any) -> Any:
-            if not self._wide:
-                return forward(*arguments, **options)
-            self._enter(block)
-            try:
-                return forward(*arguments, **options)
-            finally:
-                self._leave()
-
-        return run
-
-    def _enter(self, block: nn.Module) -> None:
-        with self._turn:
-            self._turn.wait_for(lambda: self._open in (None, block))
-            self._inside += 1
-            if self._open is None:
-                self._open = block
-                self._stored = [(parameter, parameter.data) for parameter in block.parameters()]
-                for parameter, data in self._stored:
-                    parameter.data = data.double()
-
-    def _leave(self) -> None:
-        with self._turn:
-            self._inside -= 1
-            if not self._inside:
-                for parameter, data in self._stored:
-                    parameter.data = data
-                self._stored, self._open = [], None
-                self._turn.notify_all()
-
-
-def _blocks(network: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules of a network's lists, which it calls one after another."""
-    for module in network.children():
-        if isinstance(network, nn.ModuleList) and not isinstance(module, nn.ModuleList):
-            yield module
-        else:
-            yield from _blocks(module)
+def with_own_attention(network: nn.Module) -> nn.Module:
+    """Return a network that computes attention as transformers does by default: fused, where it can."""
+    with suppress(AttributeError, ImportError, ValueError):  # of a network without it, or of its own code
+        network.set_attn_implementation("sdpa")  # type: ignore[operator]
+    return network
 
 
 def hidden_states(network: nn.Module, input_ids: Tensor, attention_mask: Tensor) -> Sequence[Tensor]:
