@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from support.checkpoints import save_checkpoint, write_json
+from support.checkpoints import save_checkpoint, save_long_checkpoint, write_json
 from support.cli import ok, refused
 from support.hub import Hub
 from support.published import save_published
@@ -173,3 +173,13 @@ def save_half(folder: Path, copy: Path) -> Path:
     name = "dtype" if "dtype" in config else "torch_dtype"
     write_json(copy / "config.json", config | {name: "float16"})
     return copy
+
+
+def test_memory_of_attention_that_is_not_fused_grows_with_the_square_of_the_length(tmp_path: Path) -> None:
+    def memory(family: str, length: int) -> int:
+        folder = save_long_checkpoint(family, tmp_path / f"{family}-{length}", length)
+        plan = plan_export(Recipe(str(folder), layers=(0, 1), whitening=None, max_length=length))
+        return plan.memory_bytes - 600_000_000
+
+    assert memory("t5", 2048) > 3 * memory("t5", 1024)
+    assert memory("bert", 2048) < 2.5 * memory("bert", 1024)
