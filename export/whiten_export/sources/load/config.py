@@ -267,7 +267,7 @@ def count_weights(checkpoint: Checkpoint, config: Any, trust_remote_code: bool, 
         stack = next((stack for stack in stacks if name.startswith(stack)), None)  # the outer one comes first
         if not UNUSED.search(name) and (stack is None or int(name.removeprefix(stack).split(".")[0]) < highest):
             exported += parameter.numel()
-    return WeightCounts(total, exported, 0 if _is_fused(network) else config.num_attention_heads)
+    return WeightCounts(total, exported, 0 if _is_fused(network) else getattr(config, "num_attention_heads", 0))
 
 
 def _is_fused(network: nn.Module) -> bool:

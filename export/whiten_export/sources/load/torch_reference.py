@@ -75,7 +75,7 @@ def keeps_nothing(network: nn.Module) -> bool:
 
 def with_own_attention(network: nn.Module) -> nn.Module:
     """Return a network that computes attention as transformers does by default: fused, where it can."""
-    with suppress(AttributeError, ImportError, ValueError):  # of a network without it, or of its own code
+    with quiet(), suppress(AttributeError, ImportError, ValueError):  # of a network without it, or of its own code
         network.set_attn_implementation("sdpa")  # type: ignore[operator]
     return network
 
