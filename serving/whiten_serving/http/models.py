@@ -111,7 +111,8 @@ class Models:
             yield served
         finally:
             uses[queue] -= 1
-            self._close_unused(served)
+            if self._served[served.name] is not served:
+                self._close_unused(served)
 
     def replace(self, served: ServedModel) -> None:
         """Put a model in the place of that of its name: later requests get the new one, running ones keep the old one.

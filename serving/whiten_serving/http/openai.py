@@ -111,12 +111,10 @@ async def embeddings(
     if call.headers.get(b"accept") == _BYTES.encode():
         return _in_bytes(vectors)
     encode = base64_of if asked.encoding_format == "base64" else lambda row: row
-
-    def item(at: int, row: NDArray[Any]) -> dict[str, object]:
-        own = {"object": "embedding", "index": at, "embedding": encode(row)}
-        return own if spans is None else {**own, "start": spans[at][0], "end": spans[at][1]}
-
-    rows = await rows_of(vectors, item)
+    places = [{}] * len(vectors) if spans is None else [{"start": start, "end": end} for start, end in spans]
+    rows = await rows_of(
+        vectors, lambda at, row: {"object": "embedding", "index": at, "embedding": encode(row), **places[at]}
+    )
     end = b',"model":%s,"usage":{"prompt_tokens":%d,"total_tokens":%d}}'
     return answer(b'{"object":"list","data":', *rows, end % (json_of(served.name), call.tokens, call.tokens))
 

@@ -220,7 +220,7 @@ class Service:
             raise ApiError("unsupported_value", message, "precision")
         asked = self.settings.normalize if wanted.normalize is None else wanted.normalize
         prompt = _prompt(served, wanted)
-        if wanted.prompt is None and (beginning := _beginning(prompt)):
+        if prompt and wanted.prompt is None and (beginning := _beginning(prompt)):
             call.repeated_prompts = sum(text.startswith(beginning) for text in wanted.texts)
         if call.repeated_prompts:
             self._note(_REPEATED, served.name)
@@ -245,12 +245,12 @@ class Service:
 
     def check_zeros(self, call: Call, vectors: NDArray[Any], field: str, places: Sequence[int] | None = None) -> None:
         """Count texts whose vectors are zeros, or refuse them; text i has the vector of `places[i]`."""
-        some: NDArray[np.bool_] = np.logical_or.reduce(vectors, axis=1)
-        if some.all():
+        if vectors[:, 0].all():  # nearly always, and ten times as fast
             return
+        some: NDArray[np.bool_] = np.logical_or.reduce(vectors, axis=1)
         zeros = ~(some if places is None else some[places])
         call.zeros = int(zeros.sum())
-        if self.settings.no_vector == "error":
+        if call.zeros and self.settings.no_vector == "error":
             error = NoVectorError(dict.fromkeys(np.flatnonzero(zeros).tolist(), _ZEROS), field)
             raise ApiError("no_vector", str(error), f"{field}[{error.index}]") from error
 
