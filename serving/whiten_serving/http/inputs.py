@@ -183,6 +183,8 @@ class Inputs:
     def _texts_or_ids(self, raw: msgspec.Raw, param: str) -> tuple[list[str], list[list[int]]]:
         """Return the texts of an input, or else lists of token ids; they are counted before they take memory."""
         written = bytes(raw)
+        if written == b"null":
+            raise ApiError("invalid_type", f"field {param!r} is missing", param)
         self.check_count((written.count(b'"') - written.count(rb"\"")) // 2, param)
         try:
             texts = parse(_TEXTS, written, param)

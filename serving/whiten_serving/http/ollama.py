@@ -137,7 +137,8 @@ async def embed(
     """Embed texts."""
     asked = await service.read(request, call, _EMBED)
     with service.models.using(service.models.get(asked.model)) as served:
-        texts = await service.inputs.texts(call, asked.input, served.encoder, "input")
+        none = bytes(memoryview(asked.input)[:5]) == b"null"
+        texts = [] if none else await service.inputs.texts(call, asked.input, served.encoder, "input")
         if asked.prompt and not texts:
             raise ApiError("invalid_type", "there is a 'prompt' and no 'input'; the texts belong in 'input'", "input")
         wanted = Wanted(

@@ -315,7 +315,7 @@ def _prompt(served: ServedModel, wanted: Wanted) -> str:
         return prompts.resolve(name)
     task = _TASKS.get(letters_of(kind))
     if task is None:
-        known = ", ".join(["query", "document", *prompts.texts])
+        known = ", ".join(dict.fromkeys(("query", "document", *prompts.texts)))
         raise ApiError("unsupported_value", f"input_type is {kind[:80]!r}; wanted one of {known}", "input_type")
     route = served.manifest.route
     if route in TASK_PROMPTS and route != task:
