@@ -21,6 +21,7 @@ _SYNONYMS = {
     **dict.fromkeys(("dimension", "outputdimension", "outputdimensionality"), "dimensions"),
     **dict.fromkeys(("truncation", "autotruncate"), "truncate"),
     **dict.fromkeys(("instruction", "prefix"), "prompt"),
+    **dict.fromkeys(("task", "tasktype", "texttype"), "input_type"),
 }
 """Names that other servers have for fields of ours, in small letters."""
 
@@ -46,7 +47,7 @@ _CHANGES = frozenset(
         ),
         *("normalize", "normalise", "normalized", "normalization", "normalizeembeddings", "embdnormalize"),
         *("prompts", "promptname", "instructions", "instruct", "queryprefix", "role"),
-        *("queryinstruction", "task", "tasktype", "inputtype", "texttype", "isquery", "truncate"),
+        *("queryinstruction", "inputtype", "isquery", "truncate"),
         *("embeddingtype", "embeddingtypes", "outputdtype", "outputtype", "encodingformat", "encodingtype"),
         *("embeddtype", "dtype", "precision", "quantization", "quantize", "endianness", "bits"),
         *("pooling", "poolingtype", "poolingmethod", "poolingmode", "poolingstrategy", "layer", "layers"),
