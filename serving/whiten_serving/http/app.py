@@ -102,7 +102,10 @@ TEI = (
     Endpoint("GET", "/health", "tei", ready, open=True),
     Endpoint("GET", "/ping", "tei", ready, open=True),
 )
-"""TEI's routes, which name no model; below /models/NAME they are there for each one."""
+"""TEI's routes, which name no model."""
+
+OF_MODEL = (*TEI, Endpoint("POST", "/v1/embeddings", "openai", openai.embeddings))
+"""Routes that are below /models/NAME too, for each model: some clients of TEI ask for the last one there."""
 
 ENDPOINTS = (
     Endpoint("POST", "/v1/embeddings", "openai", openai.embeddings),
@@ -149,7 +152,7 @@ PROBES = ("/live", "/ready", "/metrics")
 def all_paths() -> list[tuple[str, Endpoint]]:
     """Return the path of each endpoint with it."""
     own = [(endpoint.path, endpoint) for endpoint in ENDPOINTS]
-    return own + [(f"/models/{{model}}{endpoint.path}".rstrip("/"), endpoint) for endpoint in TEI]
+    return own + [(f"/models/{{model}}{endpoint.path}".rstrip("/"), endpoint) for endpoint in OF_MODEL]
 
 
 Place = tuple[str, Endpoint, str | None]
@@ -159,7 +162,7 @@ Place = tuple[str, Endpoint, str | None]
 def _places(names: Sequence[str], root: str) -> list[Place]:
     """Return the places of all endpoints below a root path. The path "/" is there without its slash, too."""
     below: list[tuple[str, Sequence[Endpoint], str | None]] = [(root, ENDPOINTS, None)]
-    below += [(f"{root}/models/{name}", TEI, name) for name in names]
+    below += [(f"{root}/models/{name}", OF_MODEL, name) for name in names]
     return [
         (front + path, endpoint, name)
         for front, endpoints, name in below
@@ -171,7 +174,7 @@ def _places(names: Sequence[str], root: str) -> list[Place]:
 
 def _pattern(path: str) -> re.Pattern[str]:
     """Return the pattern of a path, whose parameters may have slashes, as names of models do."""
-    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>.*)", re.escape(path)))
+    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/].*)", re.escape(path)))
 
 
 def check_paths(names: Sequence[str], root: str) -> None:

@@ -109,8 +109,9 @@ class ApiError(Exception):
         if dialect == "tei":
             return {"error": self.message, "error_type": self.problem.tei}
         if dialect == "ollama":
-            missing = "model not found, try pulling it first: " if self.code == "model_not_found" else ""
-            return {"error": missing + self.message}
+            pull = " not found, try pulling it first"  # words that clients look for
+            message = self.message.replace(" not found", pull, 1) if self.code == "model_not_found" else self.message
+            return {"error": message}
         kind = _TYPES.get(self.problem.status, "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
@@ -120,7 +121,7 @@ class ClientGoneError(Exception):
 
 
 _TOO_LONG: dict[Dialect, str] = {
-    "openai": "this model's maximum context length is {limit} tokens, but {what}",
+    "openai": "This model's maximum context length is {limit} tokens, but {what}",
     "tei": "`inputs` must have less than {limit} tokens, but {what}",
     "ollama": "the input length exceeds the context length of {limit} tokens: {what}",
 }

@@ -18,7 +18,8 @@ _MOST = 100
 FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _SYNONYMS = {
-    **dict.fromkeys(("dimension", "outputdimension", "outputdimensionality"), "dimensions"),
+    **dict.fromkeys(("dimension", "dimensionality", "outputdimension", "outputdimensionality"), "dimensions"),
+    **dict.fromkeys(("normalized", "normalizeembeddings"), "normalize"),
     **dict.fromkeys(("truncation", "autotruncate"), "truncate"),
     **dict.fromkeys(("instruction", "prefix"), "prompt"),
     **dict.fromkeys(("task", "tasktype", "texttype"), "input_type"),
@@ -45,8 +46,8 @@ _CHANGES = frozenset(
             "truncatedim",
             "matryoshkadim",
         ),
-        *("normalize", "normalise", "normalized", "normalization", "normalizeembeddings", "embdnormalize"),
-        *("prompts", "promptname", "instructions", "instruct", "queryprefix", "role"),
+        *("normalize", "normalise", "normalization", "embdnormalize", "activation", "useactivation", "softmax"),
+        *("prompts", "prompttemplate", "promptname", "instructions", "instruct", "queryprefix", "role"),
         *("queryinstruction", "inputtype", "isquery", "truncate"),
         *("embeddingtype", "embeddingtypes", "outputdtype", "outputtype", "encodingformat", "encodingtype"),
         *("embeddtype", "dtype", "precision", "quantization", "quantize", "endianness", "bits"),
@@ -54,13 +55,31 @@ _CHANGES = frozenset(
         *("latechunking", "passages", "chunking", "chunksize", "chunkoverlap", "truncationside", "truncationstrategy"),
         *("truncationdirection", "truncateprompttokens", "maxtokens", "maxlength", "maxseqlength", "maxinputlength"),
         *("numctx", "addspecialtokens", "addeos", "addbos", "returnsparse", "returndense", "returncolbertvecs"),
-        *("sparse", "multivector", "modality", "modalities", "image", "images", "audio", "video", "whitening"),
+        *(
+            "sparse",
+            "multivector",
+            "returnmultivector",
+            "returnlogits",
+            "longtextmode",
+            "modality",
+            "modalities",
+            "image",
+            "images",
+            "audio",
+            "video",
+            "whitening",
+        ),
         *("lora", "loraid", "adapter", "adapterid", "revision", "stream"),
     }
 )
 """Names of fields, in small letters, that change vectors or the answer, here or in the servers that have them."""
 
-_CONTAINERS = frozenset({"parameters", "options", "extrabody", "modelkwargs", "encodekwargs", "kwargs", "config"})
+_CONTAINERS = frozenset(
+    {
+        *("parameters", "params", "options", "config", "kwargs", "modelkwargs", "encodekwargs", "body"),
+        *("extra", "extrabody", "extraparams", "additionalparams", "additionalmodelrequestfields"),
+    }
+)
 """Names of objects in which clients put such fields."""
 
 _NUMBERS = (b'"float"', b'"float32"', b'["float"]', b'["float32"]')
@@ -106,7 +125,9 @@ def _known(
         if name not in types:
             name = name[:_LONGEST]
             synonym = _SYNONYMS.get(letters_of(name))
-            if synonym in types and synonym != texts and synonym not in fields.keys() | known.keys():
+            if synonym in types and synonym != texts:
+                if synonym in fields.keys() | known.keys():
+                    raise _unknown(place + name, f"it is {synonym!r}, which the request has too: leave one out")
                 known[synonym] = raw
             elif texts is None or not _says_nothing_new(place + name, raw, types, texts):
                 if texts is not None and letters_of(name) in _CONTAINERS and value[:1] == b"{":
@@ -147,6 +168,8 @@ def _says_nothing_new(name: str, raw: msgspec.Raw, types: Collection[str], texts
         raise _unknown(name, f"the texts belong in {texts!r}")
     if near := get_close_matches(name.lower(), types, 1, 0.85):
         raise _unknown(name, f"did you mean {near[0]!r}?")
+    if plain == "latechunking" and "passages" in types:
+        raise _unknown(name, "send the text as 'input', and its 'passages'")
     if plain in _SYNONYMS or plain in _TEXTS or get_close_matches(plain, _CHANGES, 1, 0.85):
         raise _unknown(name, "it could change the vectors; leave it out")
     return False

@@ -98,7 +98,7 @@ class Models:
         """Return the model of exactly this name, with or without Ollama's ":latest"."""
         served = self._served.get(name or "") or self._served.get((name or "").removesuffix(":latest"))
         if served is None:
-            asked = f"there is no model {name[:80]!r}" if name else "the request names no model"
+            asked = f"model {name[:80]!r} not found" if name else "the request names no model"
             raise ApiError("model_not_found", f"{asked}; those served are {', '.join(self._served)}", "model")
         return served
 

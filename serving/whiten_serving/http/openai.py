@@ -99,7 +99,7 @@ async def embeddings(
     """
     asked = await service.read(request, call, _DECODER)
     name = request.path_params.get("deployment") or asked.model
-    with service.models.using(service.models.get(name)) as served:
+    with service.models.using(service.model_of(request, name)) as served:
         texts = await service.inputs.texts(call, asked.input, served.encoder, "input")
         if not texts:
             raise ApiError("empty_input", "input is an empty list; send at least one text", "input")

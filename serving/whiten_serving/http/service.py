@@ -238,6 +238,15 @@ class Service:
         asked = self.settings.normalize
         return served.manifest.normalize or (default if asked is None else asked)
 
+    def model_of(self, request: Request, name: str | None) -> ServedModel:
+        """Return the model that the path of a request or its body names."""
+        path: str | None = request.path_params.get("model")
+        served = self.models.get(path or name)
+        if path and name and self.models.get(name) is not served:
+            message = f"the path names the model {path!r:.80}, and the body {name!r:.80}; leave one out"
+            raise ApiError("unsupported_value", message)
+        return served
+
     def reserve(self, call: Call, served: ServedModel, vectors: int, options: dict[str, Any]) -> None:
         """Reserve the memory of so many vectors, and of the prompt of each text."""
         numbers = options["truncate_dim"] or served.manifest.dimension

@@ -178,7 +178,7 @@ async def root(
 
 
 async def _embed(service: Service, request: Request, call: Call, asked: EmbedRequest) -> Response:
-    with service.models.using(_model(service, request, asked.model)) as served:
+    with service.models.using(service.model_of(request, asked.model)) as served:
         texts = await service.inputs.texts(call, asked.inputs, served.encoder, "inputs")
         if not texts:
             raise ApiError("empty_input", "inputs is an empty list; send at least one text")
@@ -196,7 +196,7 @@ async def _similarity(
     if wanted.normalize is not None:
         raise ApiError("unknown_field", "normalize means nothing to cosines; leave it out")
     service.inputs.check(texts, "sentences")
-    with service.models.using(_model(service, request, asked.model)) as served:
+    with service.models.using(service.model_of(request, asked.model)) as served:
         try:
             vectors = await service.embed(call, served, wanted, normalize=True)
         except ApiError as error:
@@ -215,16 +215,6 @@ def _cosines(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     cosines = np.divide(rows[1:] @ rows[0], products, out=np.zeros(len(rows) - 1), where=products > 0)
     clipped: NDArray[np.float32] = np.clip(cosines, -1, 1).astype(np.float32)
     return clipped
-
-
-def _model(service: Service, request: Request, name: str | None) -> ServedModel:
-    """Return the model that the path or the body names; there is no such field in TEI."""
-    path: str | None = request.path_params.get("model")
-    served = service.models.get(path or name)
-    if path and name and service.models.get(name) is not served:
-        message = f"the path names the model {path!r:.80}, and the body {name!r:.80}; leave one out"
-        raise ApiError("unsupported_value", message)
-    return served
 
 
 def _wanted(texts: list[str], asked: _Common) -> Wanted:
@@ -248,7 +238,7 @@ async def tokenize(
     texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
     service.inputs.check(texts, "inputs")
     service.inputs.check_total(map(len, texts), "characters", "inputs")
-    with service.models.using(_model(service, request, asked.model)) as served:
+    with service.models.using(service.model_of(request, asked.model)) as served:
         call.model, call.texts = served.name, len(texts)
         prompt, special = _prompt(served, asked.prompt_name), asked.add_special_tokens
         rows = await service.inputs.map_in_threads(call, lambda text: _tokens(served, prompt + text, special), texts)
