@@ -67,12 +67,12 @@ def test_models_of_one_bundle_share_a_queue_that_is_closed_with_the_last_of_them
     async def run() -> None:
         old, new = (Mock(spec=EncoderQueue, encoder=Mock()) for _ in range(2))
         models = Models([ServedModel("a", old), ServedModel("b", old), ServedModel("c", served._queue)])
+        models.replace(ServedModel("a", new))
+        await asyncio.sleep(0.01)
+        assert not old.close.called  # b is served by it, though no request uses it
         with models.using(models.get("b")):
-            models.replace(ServedModel("a", new))
             with models.using(models.get("a")):
                 pass
-            await asyncio.sleep(0.01)
-            assert not old.close.called
             models.replace(ServedModel("b", new))
             await asyncio.sleep(0.01)
             assert not old.close.called
