@@ -295,7 +295,9 @@ class _Routes:
         nearest = ("/" + "/".join(parts[start:]) for start in range(max(len(parts), 1)))
         near = next((one for one in nearest if self._at(one)[0]), None)
         of_model = path.startswith("/models/")
-        call.dialect = "tei" if of_model else "ollama" if "/api/" in (near or path) else "openai"
+        call.dialect = "ollama" if "/api/" in (near or path) else "openai"
+        if of_model and near != "/v1/embeddings":
+            call.dialect = "tei"
         if methods := self._at(path)[0]:
             allow = ", ".join(sorted(methods))
             message = f"{path[:80]!r} is not for {request.method[:20]}; use {allow}"
