@@ -18,7 +18,7 @@ KEY_VARIABLE = "WHITEN_API_KEY"
 """Environment variable of keys, separated by commas; they hold besides those of the file."""
 
 Address = tuple[str, int] | str | int
-"""Where to listen: a host and its port, the path of a Unix socket, or the descriptor of a socket that is open."""
+"""Place to listen on: a host and its port, the path of a Unix socket, or the descriptor of a socket that is open."""
 
 _ADDRESS = re.compile(
     r"unix:(?P<uds>.+)|fd:(?P<fd>[0-9]{1,9})|(?:(?P<host>[^\s:\[\]]+):|\[(?P<ipv6>[^\s\[\]]+)\]:)?(?P<port>[0-9]{1,5})",

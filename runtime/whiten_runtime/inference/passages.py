@@ -36,9 +36,8 @@ class PassageEmbedder:
     def embed(self, text: str, spans: Iterable[Sequence[int]], options: EncodeOptions) -> NDArray[Any]:
         """Return the finished vectors of passages, [n, width]; `Encoder.encode_passages` says what is raised."""
         if self._pooling != "mean":
-            pooling = self._pooling
             raise UsageError(
-                f"the bundle pools by {pooling}; passages need a bundle that pools by mean: embed each alone"
+                f"the bundle pools by {self._pooling}; passages need a bundle that pools by mean: embed each alone"
             )
         passages = checked_spans(text, spans)
         tokens = self._tokens(text, options.prompt)

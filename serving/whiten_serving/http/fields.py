@@ -55,20 +55,8 @@ _CHANGES = frozenset(
         *("latechunking", "passages", "chunking", "chunksize", "chunkoverlap", "truncationside", "truncationstrategy"),
         *("truncationdirection", "truncateprompttokens", "maxtokens", "maxlength", "maxseqlength", "maxinputlength"),
         *("numctx", "addspecialtokens", "addeos", "addbos", "returnsparse", "returndense", "returncolbertvecs"),
-        *(
-            "sparse",
-            "multivector",
-            "returnmultivector",
-            "returnlogits",
-            "longtextmode",
-            "modality",
-            "modalities",
-            "image",
-            "images",
-            "audio",
-            "video",
-            "whitening",
-        ),
+        *("sparse", "multivector", "returnmultivector", "returnlogits", "longtextmode", "whitening"),
+        *("modality", "modalities", "image", "images", "audio", "video"),
         *("lora", "loraid", "adapter", "adapterid", "revision", "stream"),
     }
 )

@@ -185,7 +185,7 @@ class Inputs:
         written = bytes(raw)
         if written == b"null":
             raise ApiError("invalid_type", f"field {param!r} is missing", param)
-        self.check_count((written.count(b'"') - written.count(rb"\"")) // 2, param)
+        self._check_count((written.count(b'"') - written.count(rb"\"")) // 2, param)
         try:
             texts = parse(_TEXTS, written, param)
         except ApiError:
@@ -196,7 +196,7 @@ class Inputs:
         rejected = ApiError("token_ids", _REMEDY.replace("input", param, 1), param)
         if self._settings.token_ids == "reject" and len(written) > _SHORT:
             raise rejected
-        self.check_count(written.count(b"[") - 1, param)
+        self._check_count(written.count(b"[") - 1, param)
         self.check_total([written.count(b",") + 1], "token ids", param)
         ids = parse(_LISTS_OF_IDS, written, param) if begin[1] else [parse(_IDS, written, param)]
         if self._settings.token_ids == "reject":
@@ -205,7 +205,7 @@ class Inputs:
 
     def check(self, texts: Sequence[str], param: str) -> None:
         """Check texts."""
-        self.check_count(len(texts), param)
+        self._check_count(len(texts), param)
         if self._settings.empty == "error" and "" in texts:
             raise ApiError("empty_text", f"{param}[{texts.index('')}] is an empty text; leave it out", param)
 
@@ -222,8 +222,7 @@ class Inputs:
             message = f"{param} has more than {_UNQUEUED} {what}, which is the limit: send it in parts"
             raise ApiError("text_too_long", message, param)
 
-    def check_count(self, count: int, param: str) -> None:
-        """Check a number of texts, or of passages of one."""
+    def _check_count(self, count: int, param: str) -> None:
         most = self._settings.max_texts
         if count > most:
             message = f"{param} has {count} texts; the limit is {most}: send several requests"
