@@ -64,7 +64,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 @pytest.fixture(autouse=True)
 def _traced_once_a_session(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep traces of networks, from the first test on that has imported what makes them."""
-    pytorch = sys.modules.get("whiten_export.sources.load.pytorch")
+    pytorch = sys.modules.get("whiten_export.sources.pytorch")
     if pytorch is not None and not hasattr(pytorch.trace, "__wrapped__"):
         from support.traces import remembering
 
@@ -143,8 +143,8 @@ def fresh_bundle(
     checkpoint: Callable[[str], Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A small BERT, layers 1 and 4, whitened, exported now."""
-    from whiten_export.pipeline.export import export_bundle
-    from whiten_export.pipeline.recipe import Recipe
+    from whiten_export.export import export_bundle
+    from whiten_export.recipe import Recipe
 
     corpus = (str(corpus_file),)
     recipe = Recipe(str(checkpoint("bert")), layers=(1, -1), whitening="pca", corpus=corpus, max_sentences="all")
@@ -179,8 +179,8 @@ def minilm_checkpoint() -> Path:
 @pytest.fixture(scope="session")
 def minilm_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The real all-MiniLM-L6-v2, layers 1 and 6, whitened on 2,000 sentences."""
-    from whiten_export.pipeline.export import export_bundle
-    from whiten_export.pipeline.recipe import Recipe
+    from whiten_export.export import export_bundle
+    from whiten_export.recipe import Recipe
 
     recipe = Recipe("minilm", layers=(1, 6), whitening="pca", max_sentences=2000)
     return once(tmp_path_factory, "minilm", lambda path: export_bundle(recipe, path))
@@ -189,8 +189,8 @@ def minilm_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def minilm_int8_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same in int8."""
-    from whiten_export.pipeline.export import export_bundle
-    from whiten_export.pipeline.recipe import Recipe
+    from whiten_export.export import export_bundle
+    from whiten_export.recipe import Recipe
 
     recipe = Recipe("minilm", layers=(1, 6), whitening="pca", max_sentences=2000, precision="int8")
     return once(tmp_path_factory, "minilm-int8", lambda path: export_bundle(recipe, path))
@@ -200,8 +200,8 @@ def minilm_int8_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def long_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small ModernBERT for texts of up to 3,200 tokens, whose attention has windows."""
     from support.checkpoints import save_long_checkpoint
-    from whiten_export.pipeline.export import export_bundle
-    from whiten_export.pipeline.recipe import Recipe
+    from whiten_export.export import export_bundle
+    from whiten_export.recipe import Recipe
 
     def write(path: Path) -> None:
         checkpoint = save_long_checkpoint("modernbert", path.with_name("long-checkpoint"), 3200)

@@ -9,11 +9,10 @@ from importlib.util import find_spec
 from typing import Any
 
 _MODULES = {
-    "whiten_export.pipeline.export": "export_bundle",
-    "whiten_export.pipeline.export_vectors": "export_vectors",
-    "whiten_export.pipeline.recipe": "Recipe",
-    "whiten_export.pipeline.refit": "fit_bundle refit_bundle",
-    "whiten_export.writing.client_files": "Export",
+    "whiten_export.export": "export_bundle",
+    "whiten_export.recipe": "Recipe",
+    "whiten_export.refit": "export_vectors fit_bundle refit_bundle",
+    "whiten_export.writing.files": "Export",
     "whiten_runtime.bundle.manifest": "Manifest",
     "whiten_runtime.bundle.parity": "Agreement",
     "whiten_runtime.bundle.records": (

@@ -27,7 +27,7 @@ from support.published import modules_of, save_published
 from support.traces import remembering
 from whiten import Encoder, VectorWhitener
 from whiten_export.commands.export import export
-from whiten_export.sources.load import pytorch
+from whiten_export.sources import pytorch
 from whiten_models.catalogue import Entry, catalogue
 from whiten_runtime.bundle.parity import Agreement, compare
 

@@ -23,8 +23,8 @@ from benchmarks.gpu.rivals import Rival, Torch, best_size, rate, sentence_transf
 from benchmarks.machine import machine
 from benchmarks.timing import interleaved, median_ratio, seconds_each
 from benchmarks.workloads import checkpoint, mixed_passages, passages, plain_tokenizer
-from whiten_export.pipeline.export import export_bundle
-from whiten_export.pipeline.recipe import Recipe
+from whiten_export.export import export_bundle
+from whiten_export.recipe import Recipe
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.texts import read_texts
 from whiten_runtime.inference.tokenizer import Tokenizer

@@ -49,8 +49,8 @@ class Job:
 
 def export_whiten(job: Job) -> None:
     """Write a bundle of the last layer, not whitened."""
-    from whiten_export.pipeline.export import export_bundle
-    from whiten_export.pipeline.recipe import Recipe
+    from whiten_export.export import export_bundle
+    from whiten_export.recipe import Recipe
 
     choices: dict[str, Any] = {"precision": job.precision, "target": job.target}
     recipe = Recipe(str(job.folder), layers=(-1,), whitening=None, max_length=job.longest, **choices)

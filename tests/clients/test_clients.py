@@ -13,8 +13,8 @@ from sklearn.linear_model import LogisticRegression
 from support.cli import ok
 from support.corpus import sentences
 from whiten import Encoder
-from whiten_export.pipeline.export import export_bundle
-from whiten_export.pipeline.recipe import Recipe
+from whiten_export.export import export_bundle
+from whiten_export.recipe import Recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 

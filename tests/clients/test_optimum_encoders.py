@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 from support.corpus import NASTY, sentences
 from support.families import LAYERS, WIDENED
 from whiten import Encoder
-from whiten_export.pipeline.export import export_bundle
-from whiten_export.pipeline.recipe import Recipe
+from whiten_export.export import export_bundle
+from whiten_export.recipe import Recipe
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Pooling
 

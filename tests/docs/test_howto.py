@@ -165,8 +165,8 @@ def pages_with_commands() -> list[str]:
 @pytest.fixture
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return a function that exports the real all-MiniLM-L6-v2 by the name of its bundle, fitted on fewer sentences."""
-    from whiten_export.pipeline.export import export_bundle
-    from whiten_export.pipeline.recipe import Recipe
+    from whiten_export.export import export_bundle
+    from whiten_export.recipe import Recipe
 
     recipes = {"minilm": {}, "minilm-l0-l1": {"layers": (0, 1), "max_sentences": 2000}}
 

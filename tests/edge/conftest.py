@@ -84,7 +84,7 @@ def recipes(
     """Recipes of small bundles by name."""
     from support.published import save_published
     from support.vectors import write_word_vectors
-    from whiten_export.pipeline.recipe import Recipe
+    from whiten_export.recipe import Recipe
 
     corpus = (str(corpus_file),)
     words = once(tmp_path_factory, "edge.12d.txt", lambda path: write_word_vectors(path, sentences(400), 12))
@@ -118,7 +118,7 @@ def recipes(
 @pytest.fixture(scope="session")
 def bundle(recipes: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return a function that exports a small bundle once a session."""
-    from whiten_export.pipeline.export import export_bundle
+    from whiten_export.export import export_bundle
 
     return lambda name: once(
         tmp_path_factory, f"edge-bundles/{name}", lambda path: export_bundle(recipes[name](), path)

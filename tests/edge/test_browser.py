@@ -27,8 +27,8 @@ QUESTION = "How expensive is it to borrow money?"
 @pytest.fixture(scope="module")
 def lookup(tmp_path_factory: pytest.TempPathFactory, minilm_checkpoint: Path) -> Path:
     """The real all-MiniLM-L6-v2, layer 0, whitened, int8: the bundle that the page is made for."""
-    from whiten_export.pipeline.export import export_bundle
-    from whiten_export.pipeline.recipe import Recipe
+    from whiten_export.export import export_bundle
+    from whiten_export.recipe import Recipe
 
     recipe = Recipe("minilm", layers=(0,), precision="int8", whitening="pca", max_sentences=4000)
     return once(tmp_path_factory, "edge-bundles/minilm-l0", lambda path: export_bundle(recipe, path))

@@ -9,7 +9,7 @@ import pytest
 from support.cli import ok
 from support.corpus import sentences
 from support.families import WIDTH
-from whiten_export.pipeline.recipe import SENTENCES_PER_DIMENSION
+from whiten_export.recipe import SENTENCES_PER_DIMENSION
 
 
 @pytest.fixture(scope="session")

@@ -20,9 +20,9 @@ EXPORTS = """
 import sys
 from pathlib import Path
 from support.traces import remembering
-from whiten_export.pipeline.export import export_bundle
-from whiten_export.pipeline.recipe import Recipe
-from whiten_export.sources.load import pytorch
+from whiten_export.export import export_bundle
+from whiten_export.recipe import Recipe
+from whiten_export.sources import pytorch
 model, corpus, out, traces = sys.argv[1:]
 pytorch.trace = remembering(pytorch.trace, Path(traces))  # PyTorch has kernels of its own
 export_bundle(Recipe(model, layers=(1, 2), whitening=None), f"{out}/plain")

@@ -15,7 +15,7 @@ from support.checkpoints import rotary
 from whiten_export.proof.gate import Case, Definition, compute_expected
 from whiten_export.proof.probe_texts import token_batches
 from whiten_export.proof.reference import Composition, Reference
-from whiten_export.sources.load.torch_reference import TorchReference, keeps_nothing
+from whiten_export.sources.pytorch import TorchReference, keeps_nothing
 from whiten_runtime.reporter import Reporter
 
 TEXTS = tuple("abcdefgh")

@@ -10,8 +10,8 @@ import pytest
 
 from support.corpus import sentences
 from whiten import Encoder
-from whiten_export.pipeline.export import export_bundle
-from whiten_export.pipeline.recipe import Recipe
+from whiten_export.export import export_bundle
+from whiten_export.recipe import Recipe
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Precision
 from whiten_runtime.ort.doctor import check_provider

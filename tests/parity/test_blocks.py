@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from support.checkpoints import family_network
 from support.families import FAMILIES, LAYERS
-from whiten_export.sources.load.torch_reference import hidden_states
+from whiten_export.sources.pytorch import hidden_states
 
 OTHER_BLOCKS = ("albert", "xlm")
 """ALBERT has one block, which runs several times; XLM has lists of parts of blocks."""

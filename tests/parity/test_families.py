@@ -25,17 +25,17 @@ from support.families import FAMILIES, MAX_LENGTH, WIDENED, WIDENED_LAYERS, WIDT
 from support.graphs import additions_before_norms, default_session, fused
 from support.vectors import worst
 from whiten import Encoder, ParityError
+from whiten_export.export import CALIBRATION_SENTENCES, export_bundle
 from whiten_export.graph.builder import HiddenStates, save_graph
 from whiten_export.graph.float16 import halve_weights
 from whiten_export.graph.head import pool_graph, set_head
 from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8
 from whiten_export.graph.products import sum_residuals
-from whiten_export.pipeline.export import CALIBRATION_SENTENCES, export_bundle
-from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.reference import Composition
-from whiten_export.sources.describe.resolve import resolve
+from whiten_export.recipe import Recipe
 from whiten_export.sources.model import TokenModel
 from whiten_export.sources.opening import open_model
+from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, WRITTEN, scan_graph
 from whiten_runtime.bundle.parity import GATES, compare

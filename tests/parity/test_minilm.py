@@ -13,8 +13,8 @@ from sentence_transformers.sentence_transformer import modules
 from support.bundles import copy_bundle
 from support.corpus import sentences
 from whiten import Encoder
-from whiten_export.pipeline.export import export_bundle
-from whiten_export.pipeline.recipe import Recipe
+from whiten_export.export import export_bundle
+from whiten_export.recipe import Recipe
 from whiten_runtime.bundle.bundle import MODEL_FILE, open_bundle
 from whiten_runtime.bundle.parity import GATES, compare, read_probes
 from whiten_runtime.inference.loading import open_engine

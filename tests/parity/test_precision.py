@@ -11,8 +11,8 @@ from scipy.stats import spearmanr
 
 from support.corpus import sentences
 from whiten import Encoder
-from whiten_export.pipeline.export import export_bundle
-from whiten_export.pipeline.recipe import Recipe
+from whiten_export.export import export_bundle
+from whiten_export.recipe import Recipe
 from whiten_runtime.bundle.bundle import MODEL_FILE, WHITENING_FILE
 from whiten_runtime.bundle.graph import scan_graph
 from whiten_runtime.bundle.manifest import Manifest

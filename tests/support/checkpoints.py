@@ -170,7 +170,7 @@ def family_network(family: str) -> "torch.nn.Module":
     """Make the small random network of a family, with eager attention and frozen weights in float32."""
     import transformers
 
-    from whiten_export.sources.describe.families import family_of
+    from whiten_export.sources.families import family_of
 
     made = FAMILIES[family]
     ids = dict.fromkeys(made.ids, 1)

@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 SOCKET = "socket"
 PRELOADED = (
     *("sentence_transformers", "tokenizers", "torch", "transformers", "whiten"),
-    *("whiten_evaluation.commands", "whiten_export.commands.export", "whiten_export.pipeline.export"),
-    *("whiten_export.sources.load.pytorch", "whiten_runtime.commands.main", "whiten_scale.commands.embed_many"),
+    *("whiten_evaluation.commands", "whiten_export.commands.export", "whiten_export.export"),
+    *("whiten_export.sources.pytorch", "whiten_runtime.commands.main", "whiten_scale.commands.embed_many"),
 )
 _FILES = (0, 1, 2)
 
@@ -93,7 +93,7 @@ def _serve(folder: Path, traces: Path) -> Callable[[], None] | None:
     for module in PRELOADED:
         import_module(module)
     from support.traces import remembering
-    from whiten_export.sources.load import pytorch
+    from whiten_export.sources import pytorch
 
     pytorch.trace = remembering(pytorch.trace, traces)
     gc.collect()

@@ -29,8 +29,8 @@ def default_session(model: Path | bytes, optimized: Path | None = None) -> onnxr
 
 def traced_layers(checkpoint: Callable[..., Path], family: str, layers: Sequence[int]) -> HiddenStates:
     """Trace layers of the small network of an architecture."""
-    from whiten_export.sources.describe.resolve import resolve
-    from whiten_export.sources.load.pytorch import PyTorchModel
+    from whiten_export.sources.pytorch import PyTorchModel
+    from whiten_export.sources.resolve import resolve
 
     return PyTorchModel(resolve(str(checkpoint(family, WIDENED))), False, "cpu").hidden_states(tuple(layers), "mean")
 

@@ -10,8 +10,8 @@ from onnx_ir.tape import Tape
 
 from support.families import WIDTH
 from whiten_export.graph.builder import constant
-from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.pytorch import PyTorchModel
+from whiten_export.sources.pytorch import PyTorchModel
+from whiten_export.sources.resolve import resolve
 
 WEIGHT = np.random.default_rng(5).normal(size=(WIDTH, 8)).astype(np.float32)
 """Weights of a dense layer behind the pooling."""

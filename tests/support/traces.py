@@ -14,7 +14,7 @@ from torch import nn
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from support.once import locked
-from whiten_export.sources.describe import families
+from whiten_export.sources import families
 
 Trace = Callable[[nn.Module, tuple[int, ...]], ir.Model]
 

@@ -48,7 +48,7 @@ def test_error_for_a_nonfinite_vector_names_its_sentence(
     tmp_path: Path, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights that are not finite stand in for a network that overflows, so their own check is left out."""
-    monkeypatch.setattr("whiten_export.sources.load.network.check_numbers", lambda *arguments: None)
+    monkeypatch.setattr("whiten_export.sources.network.check_numbers", lambda *arguments: None)
     texts = sentences(60)
     texts.insert(41, "please return 7 rows")
     tokens = [set(wordpiece().encode(text).ids) for text in texts]

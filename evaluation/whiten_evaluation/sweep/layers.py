@@ -17,7 +17,7 @@ from whiten_export.graph.head import LAYERS_OUTPUT, layers_graph
 from whiten_export.proof.probe_texts import probe_texts
 from whiten_export.proof.reference import Composition, text_alone
 from whiten_export.sources.model import TokenModel
-from whiten_export.writing.client_files import write_tokenizer
+from whiten_export.writing.files import write_tokenizer
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Pooling, Side

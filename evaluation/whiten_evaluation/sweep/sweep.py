@@ -13,9 +13,9 @@ from whiten_evaluation.sweep.result import Best, Score, Sweep
 from whiten_evaluation.sweep.search import Search, score_search, texts_of
 from whiten_evaluation.tasks.sts_files import StsData
 from whiten_export.proof.reference import Composition
-from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.model import resolve_layers
 from whiten_export.sources.opening import choose_max_seq_length, open_model
+from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.collections import Collection

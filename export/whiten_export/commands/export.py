@@ -9,7 +9,7 @@ import click
 from whiten_export.commands import shared
 from whiten_export.commands.shared import parse_numbers
 from whiten_export.graph.poolings import POOLINGS
-from whiten_export.pipeline.recipe import WHITENINGS, Recipe, named_spec
+from whiten_export.recipe import WHITENINGS, Recipe, named_spec
 from whiten_runtime.bundle.records import Precision, Target
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import command
@@ -174,7 +174,7 @@ def export(
         shrunk = parse_shrinkage(shrinkage)
         spec = None if whitening == "auto" else named_spec(whitening or "pca", dim, shrunk)  # type: ignore[arg-type]
         with needing("export"):
-            from whiten_export.pipeline.export_vectors import export_vectors
+            from whiten_export.refit import export_vectors
         result = export_vectors(
             from_vectors,
             out,
@@ -205,11 +205,11 @@ def export(
         )
         if plan:
             with needing("export"):
-                from whiten_export.pipeline.plan import plan_export
+                from whiten_export.plan import plan_export
             shared.tell_plan(plan_export(recipe, out, reporter), reporter, as_json)
             return
         with needing("export"):
-            from whiten_export.pipeline.export import export_bundle
+            from whiten_export.export import export_bundle
         result = export_bundle(recipe, out, force, reporter)
     shared.tell_written(result, reporter, as_json, time.monotonic() - started)
 
@@ -222,5 +222,4 @@ def _refuse_for_vectors() -> None:
 
 
 def main() -> None:
-    """Run `whiten-export`."""
     console.run(export, "whiten-export")

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import click
 
 from whiten_export.commands import shared
-from whiten_export.pipeline.recipe import WHITENINGS, Recipe, Whitening
+from whiten_export.recipe import WHITENINGS, Recipe, Whitening
 from whiten_runtime.commands.console import bundle_argument, command
 from whiten_runtime.commands.help import heading, option
 from whiten_runtime.commands.progress import ConsoleReporter
@@ -110,7 +110,7 @@ def refit(
     )
     recipe = replace(recipe, whitening=whitening or recipe.usual_whitening)
     with needing("refit"):
-        from whiten_export.pipeline.refit import refit as write_refit
+        from whiten_export.refit import refit as write_refit
     reporter = ConsoleReporter()
     result = write_refit(bundle, recipe, stats, out, force, SessionOptions(providers_for()), reporter)
     shared.tell_written(result, reporter, as_json)

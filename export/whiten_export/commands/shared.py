@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import structs
 
-from whiten_export.pipeline.recipe import SENTENCES_PER_DIMENSION
+from whiten_export.recipe import SENTENCES_PER_DIMENSION
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.parity import GATES, Gate
 from whiten_runtime.bundle.records import ParityRecord, WhiteningRecord
@@ -19,8 +19,8 @@ from whiten_runtime.commands.progress import ConsoleReporter
 from whiten_runtime.errors import UsageError, parse_whole
 
 if TYPE_CHECKING:
-    from whiten_export.pipeline.plan import Plan
-    from whiten_export.writing.client_files import Export
+    from whiten_export.plan import Plan
+    from whiten_export.writing.files import Export
 
 dim_option = option(
     "--dim",

@@ -16,10 +16,10 @@ from whiten_export.graph.head import OPSET, pool_graph
 from whiten_export.graph.poolings import pool, weighted_sum
 from whiten_export.proof.gate import Case, Definition, Expected, PublishedVectors, compute_expected
 from whiten_export.proof.reference import Composition, Float64Array, Reference
-from whiten_export.sources.describe.checkpoint import Checkpoint
-from whiten_export.sources.describe.families import BatchLimit
-from whiten_export.sources.describe.published import Published
-from whiten_export.sources.describe.tokenizers import SourceTokenizer, tokenizer_sha256
+from whiten_export.sources.checkpoint import Checkpoint
+from whiten_export.sources.families import BatchLimit
+from whiten_export.sources.published import Published
+from whiten_export.sources.tokenizer import SourceTokenizer, tokenizer_sha256
 from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.bundle.records import Source as SourceRecord

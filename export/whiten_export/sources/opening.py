@@ -3,14 +3,14 @@
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
-from whiten_export.sources.describe.checkpoint import Checkpoint, code_notes
-from whiten_export.sources.describe.tokenizers import (
+from whiten_export.sources.checkpoint import Checkpoint, code_notes
+from whiten_export.sources.model import TokenModel
+from whiten_export.sources.tokenizer import (
     UNSET_LENGTH,
     check_tokenizer,
     specials_without_row,
     without_tokens,
 )
-from whiten_export.sources.model import TokenModel
 from whiten_runtime.errors import UsageError, WhitenError, from_clone, needing
 from whiten_runtime.reporter import Reporter
 
@@ -25,11 +25,11 @@ def open_model(
     report = report or Reporter()
     checkpoint = _with_modules(checkpoint)
     if checkpoint.kind == "words":
-        from whiten_export.sources.load.words import WordVectors
+        from whiten_export.sources.words import WordVectors
 
         model: TokenModel = WordVectors(checkpoint, report)
     elif checkpoint.kind == "onnx":
-        from whiten_export.sources.load.onnx_encoder import OnnxEncoder
+        from whiten_export.sources.onnx_encoder import OnnxEncoder
 
         model = OnnxEncoder(checkpoint)
     else:
@@ -51,7 +51,7 @@ def _with_modules(checkpoint: Checkpoint) -> Checkpoint:
     if checkpoint.published is None or checkpoint.published.loaded:
         return checkpoint
     with needing("export"):
-        from whiten_export.sources.load.sentence_transformers import load_modules
+        from whiten_export.sources.sentence_transformers import load_modules
     return replace(checkpoint, published=load_modules(checkpoint.published))
 
 
@@ -64,10 +64,10 @@ def _open_pytorch(checkpoint: Checkpoint, trust_remote_code: bool, device: str) 
                 f"exporting a PyTorch checkpoint needs {package}; install it {from_clone('export')}"
             ) from None
     if checkpoint.kind == "static":
-        from whiten_export.sources.load.sentence_transformers import StaticEmbedding
+        from whiten_export.sources.sentence_transformers import StaticEmbedding
 
         return StaticEmbedding(checkpoint, device)
-    from whiten_export.sources.load.pytorch import PyTorchModel
+    from whiten_export.sources.pytorch import PyTorchModel
 
     return PyTorchModel(checkpoint, trust_remote_code, device)
 

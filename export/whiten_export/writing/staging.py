@@ -30,8 +30,6 @@ ELSEWHERE = "another --out"
 
 @dataclass(frozen=True)
 class Kind:
-    """Kind of directory."""
-
     name: str  # name of the kind, for messages
     marker: str  # file that every directory of the kind contains; directories without it are never replaced
 

@@ -16,9 +16,9 @@ from whiten_evaluation.sweep.scoring import LayerMoments, TaskVectors, raw_cosin
 from whiten_evaluation.sweep.search import of_sizes, searched_layers
 from whiten_evaluation.sweep.sweep import corpus_sentences
 from whiten_evaluation.tasks.sts_files import Task, read_sts
-from whiten_export.sources.describe.resolve import resolve
 from whiten_export.sources.model import TokenModel
 from whiten_export.sources.opening import open_model
+from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.records import Side
 from whiten_runtime.files.corpus import builtin_sentences
 from whiten_runtime.inference.options import Prompts

@@ -13,8 +13,8 @@ from whiten import Encoder
 from whiten_evaluation.embedding import embed_texts, storages
 from whiten_evaluation.tasks.sts import StsScore, interval, resampled, score_sts, sts_rows
 from whiten_evaluation.tasks.sts_files import SUBSETS, StsData, Subset, Task, read_sts
-from whiten_export.pipeline.export import export_bundle
-from whiten_export.pipeline.recipe import Recipe
+from whiten_export.export import export_bundle
+from whiten_export.recipe import Recipe
 
 
 @pytest.fixture(scope="module")

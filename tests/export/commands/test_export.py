@@ -68,7 +68,7 @@ def test_a_bundle_of_layer_1_and_the_last_is_the_default(
 def test_the_same_inputs_give_the_same_bytes_and_replace_a_bundle_with_force_alone(
     folder: Path, checkpoint: Callable[..., Path], corpus_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whiten_export.sources.load import pytorch
+    from whiten_export.sources import pytorch
 
     corpus = ("--corpus", corpus_file, "--max-sentences", "all")
     command = ("export", checkpoint("bert", WIDENED), "--layers", "1,2", "--whitening", "pca", *corpus)
@@ -142,7 +142,7 @@ def test_graph_that_differs_from_pytorch_is_not_written(
     folder: Path, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exporter is replaced by one that changes a normalization of the second block."""
-    from whiten_export.sources.load import pytorch
+    from whiten_export.sources import pytorch
 
     real = inspect.unwrap(pytorch.trace)  # which knows no trace of the network as it was
 
@@ -171,7 +171,7 @@ def test_vectors_that_float32_cannot_whiten_are_refused(folder: Path, corpus_fil
 _REMEMBERING = """
 from pathlib import Path
 from support.traces import remembering
-from whiten_export.sources.load import pytorch
+from whiten_export.sources import pytorch
 pytorch.trace = remembering(pytorch.trace, Path(sys.argv.pop(1)))
 """
 

@@ -8,8 +8,8 @@ import pytest
 
 from support.families import LAYERS, WIDTH
 from whiten_export.graph.builder import save_graph
-from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.pytorch import PyTorchModel
+from whiten_export.sources.pytorch import PyTorchModel
+from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.bundle import MODEL_FILE
 
 

@@ -16,18 +16,18 @@ from support.cli import ok
 from support.families import FAMILIES, MAX_LENGTH, WIDENED, WIDENED_LAYERS
 from support.graphs import TOKENS, graph_of
 from whiten import Encoder, UnsafeModelError, WhitenError
+from whiten_export import prove
+from whiten_export.export import export_bundle
 from whiten_export.graph import fuse_cuda
 from whiten_export.graph.builder import save_graph
 from whiten_export.graph.float16 import halve_network
 from whiten_export.graph.fold_positions import PartialRun, fold_positions
 from whiten_export.graph.fuse_cuda import CONTRIB, MASKS, fuse_for_cuda
 from whiten_export.graph.head import pool_graph, set_head
-from whiten_export.pipeline import prove
-from whiten_export.pipeline.export import export_bundle
-from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.reference import Composition
-from whiten_export.sources.describe.resolve import resolve
+from whiten_export.recipe import Recipe
 from whiten_export.sources.opening import open_model
+from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import OUTPUT, scan_graph, unwanted
 from whiten_runtime.bundle.manifest import read_manifest

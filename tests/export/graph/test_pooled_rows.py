@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from support.families import LAYERS, MAX_LENGTH, WIDENED, WIDENED_LAYERS, WIDTH
 from support.graphs import default_session, traced_layers
 from whiten import Encoder
+from whiten_export import export as pipeline
 from whiten_export.graph.attention import blocks
 from whiten_export.graph.attention.find import size_of
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.head import pool_graph, set_head
 from whiten_export.graph.pooled_rows.compute import compute_pooled_rows
-from whiten_export.pipeline import export as pipeline
-from whiten_export.pipeline.recipe import Recipe
 from whiten_export.proof.reference import Composition
+from whiten_export.recipe import Recipe
 
 NETWORKS = [
     ("bert", "cls", 6),

@@ -14,10 +14,10 @@ from support.cli import ok, refused
 from support.families import LAYERS, WIDTH
 from support.onnx_folders import WEIGHT, Change, own_vectors, rename_last, save_encoder
 from whiten import Encoder, Recipe, export_bundle
-from whiten_export.pipeline import export
-from whiten_export.pipeline.prove import reference_vectors
-from whiten_export.sources.load import network, pytorch
-from whiten_export.sources.load.network import load_tokenizer
+from whiten_export import export
+from whiten_export.prove import reference_vectors
+from whiten_export.sources import network, pytorch
+from whiten_export.sources.network import load_tokenizer
 from whiten_runtime.bundle.manifest import read_manifest
 
 pytestmark = pytest.mark.slow

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from support.families import WIDTH
 from whiten import Encoder, UsageError
-from whiten_export.pipeline import export as pipeline
-from whiten_export.pipeline.export import export_bundle
-from whiten_export.pipeline.recipe import Recipe
+from whiten_export import export as pipeline
+from whiten_export.export import export_bundle
+from whiten_export.recipe import Recipe
 
 pytestmark = pytest.mark.slow
 

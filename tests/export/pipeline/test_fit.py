@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from support.cli import ok, refused
 from support.vectors import anisotropic
 from whiten import DataError, Encoder, UsageError
-from whiten_export.pipeline.fit import is_multilingual, warn_of_rank
+from whiten_export.fit import is_multilingual, warn_of_rank
 from whiten_runtime.files.pairs import read_pairs
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import choose_by_pairs, choose_by_rules

@@ -9,9 +9,9 @@ import pytest
 import transformers
 
 from whiten import Encoder
-from whiten_export.pipeline.export import export_bundle
-from whiten_export.pipeline.plan import plan_export
-from whiten_export.pipeline.recipe import Recipe
+from whiten_export.export import export_bundle
+from whiten_export.plan import plan_export
+from whiten_export.recipe import Recipe
 
 LOGGERS = ("torch", "transformers", "sentence_transformers")
 

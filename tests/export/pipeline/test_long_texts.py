@@ -15,11 +15,11 @@ from support.checkpoints import save_long_checkpoint
 from support.families import WIDTH
 from support.once import once
 from whiten import Encoder, NoVectorError, ParityError, UsageError
+from whiten_export.export import export_bundle
 from whiten_export.graph.attention import blocks
 from whiten_export.graph.attention.masks import Visible
 from whiten_export.graph.builder import Nodes
-from whiten_export.pipeline.export import export_bundle
-from whiten_export.pipeline.recipe import Recipe
+from whiten_export.recipe import Recipe
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import read_probes
 from whiten_runtime.bundle.records import TextMemory
@@ -151,7 +151,7 @@ def shift(rows: np.ndarray) -> None:
 def test_positions_that_end_too_early_are_refused(
     long_checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whiten_export.pipeline import export as pipeline
+    from whiten_export import export as pipeline
 
     monkeypatch.setattr(pipeline, "fold_positions", lambda graph, longest: change_positions(graph, shorten))
     with pytest.raises(ParityError, match="no bundle was written"):
@@ -162,7 +162,7 @@ def test_positions_that_end_too_early_are_refused(
 def test_a_fault_that_the_bounds_of_a_precision_allow_is_refused_by_those_of_float32(
     precision: str, long_checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whiten_export.pipeline import export as pipeline
+    from whiten_export import export as pipeline
 
     monkeypatch.setattr(pipeline, "fold_positions", lambda graph, longest: change_positions(graph, shift))
     with pytest.raises(ParityError, match="wanted cosine >= 0.999999, .*the network computes something else"):

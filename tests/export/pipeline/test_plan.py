@@ -15,10 +15,10 @@ from support.hub import Hub
 from support.published import save_published
 from support.vectors import write_word_vectors
 from whiten import Recipe
-from whiten_export.pipeline import plan
-from whiten_export.pipeline.plan import Plan, plan_export
-from whiten_export.sources.describe.resolve import resolve
+from whiten_export import plan
+from whiten_export.plan import Plan, plan_export
 from whiten_export.sources.opening import open_model
+from whiten_export.sources.resolve import resolve
 
 
 def stored(folder: Path) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from whiten import UsageError, export_bundle, export_vectors
 from whiten_export.commands.shared import parse_numbers
-from whiten_export.pipeline.recipe import Recipe, bundle_name
+from whiten_export.recipe import Recipe, bundle_name
 from whiten_export.sources.model import resolve_layers
 from whiten_whitening.maps import WhiteningSpec
 

@@ -69,7 +69,7 @@ def test_a_bundle_that_is_replaced_meanwhile_is_refused(
     bundle = copy_bundle(golden / "bundle-v1", tmp_path)
     add_unwhitened_output(bundle)
     place, _, name = moment.partition(".")
-    module = import_module(f"whiten_export.pipeline.{place}")
+    module = import_module(f"whiten_export.{place}")
     function = getattr(module, name)
 
     def replace_after(*arguments: Any, **options: Any) -> Any:

@@ -20,7 +20,7 @@ def _no_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **options: object) -> None:
         raise AssertionError("nothing may be embedded")
 
-    monkeypatch.setattr("whiten_export.pipeline.fit.fit_corpus", fail)
+    monkeypatch.setattr("whiten_export.fit.fit_corpus", fail)
 
 
 @pytest.mark.usefixtures("_no_embedding")

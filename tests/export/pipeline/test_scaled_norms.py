@@ -10,7 +10,7 @@ import pytest
 from support.bundles import copy_bundle, edit_initializer
 from support.cli import ok, refused
 from whiten import Encoder
-from whiten_export.pipeline import export as pipeline
+from whiten_export import export as pipeline
 
 FACTORS = (0.95, 1.05)
 

@@ -17,9 +17,9 @@ from support.cli import ok, refused
 from support.corpus import sentences
 from support.families import LAYERS, MAX_LENGTH, WIDENED
 from whiten import Encoder
-from whiten_export.sources.describe import resolve as resolving
-from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.pytorch import PyTorchModel
+from whiten_export.sources import resolve as resolving
+from whiten_export.sources.pytorch import PyTorchModel
+from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.parity import GATES, compare
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from whiten import IntegrityError, UsageError, WhitenError
-from whiten_export.sources.describe.checkpoint import Checkpoint, stated_license
-from whiten_export.sources.describe.resolve import resolve
+from whiten_export.sources.checkpoint import Checkpoint, stated_license
+from whiten_export.sources.resolve import resolve
 from whiten_models.catalogue import find
 
 
@@ -39,7 +39,7 @@ def test_other_weights_under_a_pinned_name_are_refused(
     with (altered / "model.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"\x7f")
-    monkeypatch.setattr("whiten_export.sources.describe.resolve._packaged", lambda entry, revision: altered)
+    monkeypatch.setattr("whiten_export.sources.resolve._packaged", lambda entry, revision: altered)
     with pytest.raises(IntegrityError, match="the catalogue pins"):
         resolve("minilm")
 

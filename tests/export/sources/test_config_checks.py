@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from support.checkpoints import copy_modules_to, random_network, rotary, write_json
 from whiten import WhitenError
-from whiten_export.sources.describe.config_checks import _same_rotary
-from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.network import load_config, load_network
-from whiten_export.sources.load.pytorch import PyTorchModel
+from whiten_export.sources.checks import _same_rotary
+from whiten_export.sources.network import load_config, load_network
+from whiten_export.sources.pytorch import PyTorchModel
+from whiten_export.sources.resolve import resolve
 
 READS_IS_CAUSAL = tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 2)
 

@@ -21,9 +21,9 @@ from support.checkpoints import write_json
 from support.cli import refused
 from support.families import WIDTH
 from whiten import WhitenError
-from whiten_export.sources.describe.checkpoint import Checkpoint
-from whiten_export.sources.load.onnx_encoder import OnnxEncoder
-from whiten_export.sources.load.sentence_transformers import load_module
+from whiten_export.sources.checkpoint import Checkpoint
+from whiten_export.sources.onnx_encoder import OnnxEncoder
+from whiten_export.sources.sentence_transformers import load_module
 
 NAMED = transformers.__version__ >= "5"
 """Whether transformers checks the types of settings, and leaves weights of whole numbers to whiten."""

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from support.checkpoints import write_json, write_modules, write_tensors
 from support.cli import invoke, ok, refused
-from whiten_export.sources.describe.resolve import resolve
+from whiten_export.sources.resolve import resolve
 from whiten_runtime.commands.main import whiten
 
 RAW = ("--layers", "1", "--whitening", "none")

@@ -9,8 +9,7 @@ import pytest
 
 from support.hub import COMMIT, Hub, commit_of, make_snapshot
 from whiten import UsageError, WhitenError
-from whiten_export.sources.describe.hub import download
-from whiten_export.sources.describe.resolve import resolve
+from whiten_export.sources.resolve import download, resolve
 
 OLD = "sentence_transformers.models."
 POOLING = b'{"word_embedding_dimension": 4, "pooling_mode_mean_tokens": true}'

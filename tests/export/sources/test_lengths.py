@@ -15,13 +15,13 @@ from support.cli import ok, refused
 from support.families import FAMILIES, MAX_LENGTH, WIDENED, Family
 from support.vocabularies import write_tokenizer_json
 from whiten import Encoder
-from whiten_export.sources.describe.families import BatchLimit, batch_limit, positions_before
-from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.config import empty_positions, has_positions
-from whiten_export.sources.load.network import load_config, quiet
-from whiten_export.sources.load.pytorch import fix_frequencies
+from whiten_export.sources.config import empty_positions, has_positions
+from whiten_export.sources.families import BatchLimit, batch_limit, positions_before
 from whiten_export.sources.model import TokenModel
+from whiten_export.sources.network import load_config, quiet
 from whiten_export.sources.opening import open_model
+from whiten_export.sources.pytorch import fix_frequencies
+from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.parity import GATES, compare
 
 _SHALLOW = {"num_hidden_layers": 1}  # the others are traced for all tests of families

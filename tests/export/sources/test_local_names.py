@@ -13,12 +13,12 @@ from support.checkpoints import change_config, save_adapter, write_json, write_m
 from support.cli import ok, refused
 from support.families import WIDTH
 from whiten import Encoder, UsageError, WhitenError
-from whiten_export.pipeline.export import export_bundle
-from whiten_export.pipeline.recipe import Recipe
+from whiten_export.export import export_bundle
 from whiten_export.proof.gate import Case
-from whiten_export.sources.describe.checkpoint import Checkpoint
-from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.sentence_transformers import encode_published
+from whiten_export.recipe import Recipe
+from whiten_export.sources.checkpoint import Checkpoint
+from whiten_export.sources.resolve import resolve
+from whiten_export.sources.sentence_transformers import encode_published
 from whiten_models.catalogue import near_matches
 from whiten_runtime.hub.locating import locate_bundle
 

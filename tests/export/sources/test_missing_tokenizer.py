@@ -17,7 +17,7 @@ from support.onnx_folders import rename_last, save_encoder
 from support.vocabularies import SIZE
 from whiten_export.proof.gate import Case, compute_expected
 from whiten_export.proof.reference import Composition, Reference
-from whiten_export.sources.describe.tokenizers import SourceTokenizer, count_unknown
+from whiten_export.sources.tokenizer import SourceTokenizer, count_unknown
 from whiten_runtime.errors import ParityError
 from whiten_runtime.reporter import Reporter
 

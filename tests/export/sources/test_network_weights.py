@@ -21,11 +21,10 @@ from support.checkpoints import random_network, write_json
 from support.published import save, transformer
 from whiten import WhitenError
 from whiten_export.proof.gate import Case
-from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.config import plain_attention
-from whiten_export.sources.load.network import load_config, load_network
-from whiten_export.sources.load.sentence_transformers import encode_published
-from whiten_export.sources.load.weights import check_numbers
+from whiten_export.sources.config import plain_attention
+from whiten_export.sources.network import check_numbers, load_config, load_network
+from whiten_export.sources.resolve import resolve
+from whiten_export.sources.sentence_transformers import encode_published
 
 DISTANCES = "encoder.layer.0.attention.self.distance_embedding.weight"
 

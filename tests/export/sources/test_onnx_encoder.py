@@ -18,7 +18,7 @@ from support.families import LAYERS, MAX_LENGTH, WIDTH
 from support.onnx_folders import rename_last, save_encoder
 from whiten import Encoder
 from whiten_export.graph.builder import constant
-from whiten_export.sources.describe.resolve import resolve
+from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.parity import GATES
 
 pytestmark = pytest.mark.slow

@@ -15,10 +15,10 @@ from support.cli import ok, refused
 from support.families import WIDENED
 from support.hub import Hub, commit_of
 from whiten import Encoder
-from whiten_export.sources.describe.checkpoint import Checkpoint, ignored_code
-from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.network import load_config, load_tokenizer, network_class, other_version
-from whiten_export.sources.load.pytorch import PyTorchModel
+from whiten_export.sources.checkpoint import Checkpoint, ignored_code
+from whiten_export.sources.network import load_config, load_tokenizer, network_class, other_version
+from whiten_export.sources.pytorch import PyTorchModel
+from whiten_export.sources.resolve import resolve
 from whiten_models.catalogue import find
 
 OWN = """

@@ -14,9 +14,8 @@ from torch import nn
 from support.checkpoints import copy_modules_to, save_checkpoint, write_json, write_modules
 from support.cli import ok
 from whiten import Encoder, WhitenError
-from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.network import load_config, load_network
-from whiten_export.sources.load.weights import is_transformers_4, restore_buffers
+from whiten_export.sources.network import is_transformers_4, load_config, load_network, restore_buffers
+from whiten_export.sources.resolve import resolve
 
 HEAD = """
 import torch
@@ -154,7 +153,7 @@ def test_weights_that_cannot_be_compared_with_the_file_are_refused(
     overwriting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where transformers renames weights in a way that is not known here."""
-    monkeypatch.setattr("whiten_export.sources.load.weights._RENAMED", {})
+    monkeypatch.setattr("whiten_export.sources.network._RENAMED", {})
     path = overwriting / "model.safetensors"
     older = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): one for name, one in load_file(path).items()}
     save_file(older, path, {"format": "pt"})

@@ -23,10 +23,10 @@ from support.checkpoints import OLD, save_adapter, write_json, write_modules, wr
 from support.hub import Hub
 from support.vocabularies import wordpiece
 from whiten import UsageError, WhitenError
-from whiten_export.sources.describe.published import Published
-from whiten_export.sources.describe.published import read_published as describe
-from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.sentence_transformers import load_module, load_modules, load_table
+from whiten_export.sources.published import Published
+from whiten_export.sources.published import read_published as describe
+from whiten_export.sources.resolve import resolve
+from whiten_export.sources.sentence_transformers import load_module, load_modules, load_table
 
 ROWS = np.random.default_rng(3).normal(size=(5, 4))
 SETTINGS, LISTED, TRANSFORMER = "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"

@@ -21,9 +21,9 @@ from support.families import FAMILIES, MAX_LENGTH, WIDENED
 from support.vocabularies import write_tokenizer_json
 from whiten import Encoder
 from whiten_export.commands.export import export
-from whiten_export.pipeline.export import export_bundle
-from whiten_export.pipeline.recipe import Recipe
-from whiten_export.sources.describe import families
+from whiten_export.export import export_bundle
+from whiten_export.recipe import Recipe
+from whiten_export.sources import families
 from whiten_runtime.bundle.parity import GATES, compare
 
 pytestmark = pytest.mark.slow
@@ -158,8 +158,8 @@ ORDER = "print(*{'full_attention', 'sliding_attention'})"
 
 EXPORTS = """
 import sys
-from whiten_export.pipeline.export import export_bundle
-from whiten_export.pipeline.recipe import Recipe
+from whiten_export.export import export_bundle
+from whiten_export.recipe import Recipe
 for number, model in enumerate(sys.argv[2:]):
     export_bundle(Recipe(model, whitening=None), f"{sys.argv[1]}/bundle-{number}")
 """
@@ -167,7 +167,7 @@ for number, model in enumerate(sys.argv[2:]):
 
 def test_a_bundle_does_not_depend_on_the_order_of_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their order differs from process to process, by the seed of hashes; these sets are of both kinds of layers."""
-    from whiten_export.sources.load import pytorch
+    from whiten_export.sources import pytorch
 
     monkeypatch.setattr(pytorch, "trace", inspect.unwrap(pytorch.trace))  # not those of other processes
     own = " ".join({"full_attention", "sliding_attention"})

@@ -16,10 +16,10 @@ from support.checkpoints import write_json, write_modules, write_tensors
 from support.cli import ok
 from support.vocabularies import wordpiece
 from whiten import Encoder, WhitenError
-from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.sentence_transformers import StaticEmbedding
 from whiten_export.sources.model import TableReference
 from whiten_export.sources.opening import choose_max_seq_length, open_model
+from whiten_export.sources.resolve import resolve
+from whiten_export.sources.sentence_transformers import StaticEmbedding
 
 WIDTH = 5
 TEXTS = ["", "a text", "word " * 30]

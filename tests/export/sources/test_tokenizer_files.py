@@ -16,10 +16,10 @@ from support.cli import ok
 from support.families import MAX_LENGTH
 from support.vocabularies import wordpiece
 from whiten import Encoder
-from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.describe.tokenizers import SourceTokenizer
-from whiten_export.sources.load.network import load_tokenizer
-from whiten_export.sources.load.tokenizers import describe_tokenizer, file_tokenizer
+from whiten_export.sources.network import load_tokenizer
+from whiten_export.sources.onnx_encoder import file_tokenizer
+from whiten_export.sources.resolve import resolve
+from whiten_export.sources.tokenizer import SourceTokenizer, describe_tokenizer
 
 E5_MISTRAL = {
     "add_eos_token": True,

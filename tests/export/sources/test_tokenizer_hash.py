@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from whiten_export.sources.describe.tokenizers import tokenizer_sha256
+from whiten_export.sources.tokenizer import tokenizer_sha256
 
 BYTE_PAIRS = Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2, "abb": 3}, [("a", "b"), ("ab", "b")]))
 BYTE_PAIRS.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

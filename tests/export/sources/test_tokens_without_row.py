@@ -10,7 +10,7 @@ from support.checkpoints import save_checkpoint
 from support.cli import ok
 from support.vocabularies import byte_bpe, word_tokenizer, wordpiece
 from whiten import Encoder
-from whiten_export.sources.describe.tokenizers import SourceTokenizer, specials_without_row, without_tokens
+from whiten_export.sources.tokenizer import SourceTokenizer, specials_without_row, without_tokens
 
 NEW = ("<image>", "[audio]", "<|tool call|>")
 TEXTS = ["", "a text", "see <image> here", "<image><image>", "[audio]", "x<|tool call|>y", "[MASK] <mask> [UNK] <s>"]

@@ -11,7 +11,7 @@ import torch
 from support.checkpoints import family_network
 from support.families import FAMILIES, LAYERS
 from whiten_export.proof.reference import text_alone
-from whiten_export.sources.load.torch_reference import TorchReference, hidden_states
+from whiten_export.sources.pytorch import TorchReference, hidden_states
 
 EVERY = tuple(range(LAYERS + 1))
 TEXTS = ([9, 8, 7, 6, 5], [4], [3, 3, 11, 12, 13, 14, 15, 16, 17], [7, 9])

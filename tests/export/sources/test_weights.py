@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from support.checkpoints import change_config, save_adapter, write_json
 from support.cli import ok
 from whiten import UsageError, WhitenError
-from whiten_export.sources.describe.resolve import resolve
-from whiten_export.sources.load.network import load_config, load_network
+from whiten_export.sources.network import load_config, load_network
+from whiten_export.sources.resolve import resolve
 
 WHOLE, PICKLED = "model.safetensors", "pytorch_model.bin"
 INDEX, PICKLED_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"

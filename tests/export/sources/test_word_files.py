@@ -9,7 +9,7 @@ import pytest
 
 from support.cli import ok, refused
 from whiten import DataError, Encoder
-from whiten_export.sources.load.words import read_words
+from whiten_export.sources.words import read_words
 
 BODY = "cat 1 2 3 4\ndog 4 3 2 1\nmat 0 1 0 1\n"
 VECTORS = [[1, 2, 3, 4], [4, 3, 2, 1], [0, 1, 0, 1]]

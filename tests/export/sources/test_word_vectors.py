@@ -13,9 +13,9 @@ from sklearn.decomposition import TruncatedSVD
 from support.cli import ok, refused
 from support.corpus import NASTY, sentences
 from whiten import Encoder
-from whiten_export.pipeline.export import export_bundle
-from whiten_export.pipeline.recipe import Recipe
-from whiten_export.sources.load.words import SPECIALS, _pattern, word_tokenizer
+from whiten_export.export import export_bundle
+from whiten_export.recipe import Recipe
+from whiten_export.sources.words import SPECIALS, _pattern, word_tokenizer
 from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.reporter import Reporter

@@ -16,7 +16,7 @@ from transformers import XLMTokenizer
 
 from support.corpus import NASTY
 from whiten_export.proof.probe_texts import probe_texts
-from whiten_export.sources.load.xlm_tokenizer import build_xlm_tokenizer, surplus_pieces
+from whiten_export.sources.xlm_tokenizer import build_xlm_tokenizer, surplus_pieces
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 
 pytest.importorskip("sacremoses")

@@ -122,8 +122,8 @@ def test_below_a_path_and_on_a_narrow_screen(browser: Browser, golden: Path, tmp
 
 def test_pictures(browser: Browser, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     """The real all-MiniLM-L6-v2 as published: a map in the light, a ranking in the dark."""
-    from whiten_export.pipeline.export import export_bundle
-    from whiten_export.pipeline.recipe import Recipe
+    from whiten_export.export import export_bundle
+    from whiten_export.recipe import Recipe
 
     bundle = once(tmp_path_factory, "page-minilm", lambda path: export_bundle(Recipe("minilm"), path))
     light = Path(os.environ.get("WHITEN_SCREENSHOT") or tmp_path / "page.png").absolute()

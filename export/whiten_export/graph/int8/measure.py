@@ -58,7 +58,6 @@ class CalibrationTexts:
 
     @property
     def rows(self) -> list[Sequence[int]]:
-        """Return the token ids of all texts."""
         return [*self.sentences, *self.wide, *self.far, *self.bare]
 
 

@@ -139,8 +139,6 @@ def quantize_int8(model: ir.Model, quantized: Mapping[str, Quantized]) -> int:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Holds a quantised activation."""
-
     levels: ir.Value  # uint8, of the activation's shape, or [tokens, n] if there are scales per token
     scale: float  # constant scale of all tokens, or 1
     of_tokens: ir.Value | None = None  # scales [tokens, 1]; None if the scale is constant

@@ -87,8 +87,6 @@ class Scale:
 
 @dataclass(frozen=True)
 class Choice:
-    """Holds the scales of an activation."""
-
     token: Scale  # best scale per token, for weights rounded with feedback
     nearest: Scale  # best scale per token, for weights rounded to the nearest
     constant: Scale | None  # best constant scale; None after Gelu or Relu

@@ -16,17 +16,24 @@ from whiten_export.graph.inputs import INPUTS, feed_of, replace_inputs
 from whiten_export.graph.poolings import POOLINGS, pool
 from whiten_export.proof.probe_texts import probe_texts
 from whiten_export.proof.reference import Float64Array, Head, Reference, text_alone
-from whiten_export.sources.describe.checkpoint import Checkpoint, ignored_code, recommended_layers, source_record
-from whiten_export.sources.describe.families import batch_limit, family_of, positions_before, usable_positions
-from whiten_export.sources.describe.files import read_settings
-from whiten_export.sources.describe.published import Published
-from whiten_export.sources.describe.tokenizer_files import read_tokenizer_config
-from whiten_export.sources.load.tokenizers import file_tokenizer
+from whiten_export.sources.checkpoint import Checkpoint, ignored_code, recommended_layers, source_record
+from whiten_export.sources.checks import add_ends, read_tokenizer_config, words_note
+from whiten_export.sources.families import batch_limit, family_of, positions_before, usable_positions
+from whiten_export.sources.files import read_settings
 from whiten_export.sources.model import SENTENCE_VECTOR, TokenModel, WeightCounts
+from whiten_export.sources.published import Published
+from whiten_export.sources.tokenizer import (
+    UNSET_LENGTH,
+    SourceTokenizer,
+    describe_tokenizer,
+    lower_case,
+    read_backend,
+)
+from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, scan_graph, unwanted
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.bundle.records import Pooling
-from whiten_runtime.errors import UnsafeModelError, UsageError, WhitenError
+from whiten_runtime.bundle.records import Pooling, Side
+from whiten_runtime.errors import UnsafeModelError, UsageError, WhitenError, from_clone
 from whiten_runtime.inference.sessions import ForkSafeSession
 from whiten_runtime.ort.session import SessionOptions, create_session
 
@@ -267,3 +274,51 @@ def _config(content: dict[str, Any], path: Path) -> Any:
         if not isinstance(known[name], int):
             raise UsageError(f"{path.parent}: config.json has no {name}; wanted the config of the exported model")
     return SimpleNamespace(**known)
+
+
+def file_tokenizer(checkpoint: Checkpoint, described: Mapping[str, Any]) -> SourceTokenizer:
+    """Read `tokenizer.json`; `own_ids` uses transformers' tokenizer where it is installed, to check this against."""
+    path = checkpoint.directory / TOKENIZER_FILE
+    if not path.is_file():
+        return _by_transformers(checkpoint)
+    specials = {
+        name: token["content"] if isinstance(token, dict) else token
+        for name, token in described.items()
+        if name.endswith("_token") and isinstance(token, (str, dict))
+    }
+    backend = read_backend(path)
+    notes = (words_note(checkpoint.directory, backend), add_ends(backend, described, {}))
+    if checkpoint.published is not None and checkpoint.published.do_lower_case:
+        lower_case(backend)
+    text = backend.to_str()
+    stored = (backend.truncation or {}).get("direction")
+    side: Side = "left" if described.get("truncation_side", stored) == "left" else "right"
+    numbers = (backend.token_to_id(specials[name]) for name in ("pad_token", "eos_token") if name in specials)
+    pad = next((number for number in numbers if number is not None), 0)
+    specials["pad_token"] = backend.id_to_token(pad)
+    stated = described.get("model_max_length")
+    length = int(stated) if isinstance(stated, int | float) and stated < UNSET_LENGTH else None
+
+    def own_ids(texts: Sequence[str], max_length: int) -> list[list[int]]:
+        own = Tokenizer.from_str(text)
+        own.no_padding()
+        own.enable_truncation(max_length, direction=side)
+        return [encoding.ids for encoding in own.encode_batch(list(texts))]
+
+    try:
+        judge = _by_transformers(checkpoint).own_ids
+    except WhitenError:  # transformers is not installed, or does not know the architecture
+        judge = own_ids
+    return SourceTokenizer(text, judge, pad, specials, length, truncation_side=side, notes=tuple(filter(None, notes)))
+
+
+def _by_transformers(checkpoint: Checkpoint) -> SourceTokenizer:
+    try:
+        from whiten_export.sources.network import load_tokenizer, quiet
+    except ImportError as error:
+        raise WhitenError(
+            f"'{checkpoint.model}' has no {TOKENIZER_FILE}, and making one needs {error.name}; install it "
+            f"{from_clone('export')}"
+        ) from error
+    with quiet():
+        return describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code=False))

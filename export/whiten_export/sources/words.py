@@ -19,9 +19,9 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from whiten_export.graph.builder import HiddenStates, describe
 from whiten_export.graph.inputs import look_up, table_config
 from whiten_export.proof.reference import Float64Array, Reference
-from whiten_export.sources.describe.checkpoint import Checkpoint, source_record
-from whiten_export.sources.describe.tokenizers import SourceTokenizer
+from whiten_export.sources.checkpoint import Checkpoint, source_record
 from whiten_export.sources.model import TableReference, TokenModel
+from whiten_export.sources.tokenizer import SourceTokenizer
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import DataError
 from whiten_runtime.reporter import Reporter

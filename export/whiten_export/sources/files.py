@@ -16,7 +16,6 @@ from whiten_runtime.errors import UsageError, WhitenError
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -48,6 +47,13 @@ ADAPTER_CONFIG = "adapter_config.json"
 
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 """Names of an adapter's weights, in the order in which peft looks for them."""
+
+ADAPTERS_BELOW = 3
+"""Number of folders below a network in which adapters are looked for: adapters/retrieval of jina-embeddings-v5 has two,
+and one more if the network is in a folder of its own."""
+
+HEADS = {"sparse_linear.pt": "sparse vectors", "colbert_linear.pt": "a vector for each token"}
+"""Files of FlagEmbedding with heads beside the one for dense vectors, and what those give."""
 
 TOKENIZER_FILES = ("vocab.*", "*.model", "*.spm", "*.tiktoken", "*.tokenizer", "bpe.codes")
 """Names of files that hold a tokenizer, besides those of JSON and of text."""

@@ -16,6 +16,9 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
+from whiten_export.align import check_aligned
+from whiten_export.draft import default_name, draft_manifest, fill_defaults, open_source
+from whiten_export.fit import fit_whitening
 from whiten_export.graph.attention.blocks import attend_in_blocks, text_memory
 from whiten_export.graph.builder import reopen_graph, save_graph
 from whiten_export.graph.float16 import halve_network, halve_weights
@@ -25,19 +28,15 @@ from whiten_export.graph.head import set_head
 from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8
 from whiten_export.graph.pooled_rows.compute import compute_pooled_rows
 from whiten_export.graph.products import sum_residuals
-from whiten_export.pipeline.align import check_aligned
-from whiten_export.pipeline.check_texts import check_texts
-from whiten_export.pipeline.draft import default_name, draft_manifest, fill_defaults, open_source
-from whiten_export.pipeline.fit import fit_whitening
-from whiten_export.pipeline.plan import memory_shortage
-from whiten_export.pipeline.prove import CHECKING, check_unrounded, prove, reference_vectors
-from whiten_export.pipeline.recipe import Recipe
-from whiten_export.pipeline.work import UNWHITENED_GRAPH, FitJob, Work, free_memory, one_at_a_time
+from whiten_export.plan import memory_shortage
 from whiten_export.proof.gate import Expected
 from whiten_export.proof.probe_texts import LONGEST_PROBE
-from whiten_export.sources.load.stored import StoredBundle
+from whiten_export.prove import CHECKING, check_texts, check_unrounded, prove, reference_vectors
+from whiten_export.recipe import Recipe
 from whiten_export.sources.model import Source
-from whiten_export.writing.client_files import (
+from whiten_export.sources.stored import StoredBundle
+from whiten_export.work import UNWHITENED_GRAPH, FitJob, Work, free_memory, one_at_a_time
+from whiten_export.writing.files import (
     CONFIG_FILE,
     Export,
     rewrite_transformers_js,
@@ -248,7 +247,6 @@ def _to_int8(manifest: Manifest, graph: ir.Model, work: Work) -> tuple[Quantizat
 
 
 def write_files(manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None, work: Work) -> None:
-    """Write the graph, the whitening, and the files of other programs."""
     if isinstance(work.source, StoredBundle):
         if work.job is not None and work.job.aligned_to is None:
             old = work.source.name

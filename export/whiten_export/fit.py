@@ -7,8 +7,8 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from whiten_export.pipeline.align import align_with
-from whiten_export.pipeline.work import FitJob, Work, sample_name
+from whiten_export.align import align_with
+from whiten_export.work import FitJob, Work, sample_name
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import AlignmentRecord, IsotropyRecord, Source, WhiteningRecord
 from whiten_runtime.errors import UsageError

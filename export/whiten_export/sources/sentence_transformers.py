@@ -21,15 +21,13 @@ from whiten_export.graph.builder import HiddenStates, describe
 from whiten_export.graph.inputs import look_up, table_config
 from whiten_export.proof.gate import Case, PublishedVectors, longest_texts
 from whiten_export.proof.reference import ACTIVATIONS, Dense, LayerNorm, Reference, Truncate
-from whiten_export.sources.describe.checkpoint import Checkpoint, source_record, way_to_code
-from whiten_export.sources.describe.files import ADAPTER_CONFIG, NETWORK_WEIGHTS, module_weights, read_settings
-from whiten_export.sources.describe.published import Published, Stored
-from whiten_export.sources.describe.tokenizers import SourceTokenizer, missing_tokenizer, read_backend
-from whiten_export.sources.load.config import WITHOUT_UNKNOWN, plain_attention
-from whiten_export.sources.load.network import one_thread, quiet
-from whiten_export.sources.load.tokenizers import obey_ends
-from whiten_export.sources.load.weights import check_numbers, explaining, restore_buffers, restore_weights
+from whiten_export.sources.checkpoint import Checkpoint, source_record, way_to_code
+from whiten_export.sources.config import WITHOUT_UNKNOWN, plain_attention
+from whiten_export.sources.files import ADAPTER_CONFIG, NETWORK_WEIGHTS, module_weights, read_settings
 from whiten_export.sources.model import TableReference, TokenModel
+from whiten_export.sources.network import check_numbers, explaining, one_thread, quiet, restore_buffers, restore_weights
+from whiten_export.sources.published import Published, Stored
+from whiten_export.sources.tokenizer import SourceTokenizer, missing_tokenizer, obey_ends, read_backend
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.errors import UsageError, WhitenError

@@ -10,9 +10,9 @@ from functools import cached_property, wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from whiten_export.pipeline.align import Aligned
-from whiten_export.sources.load.stored import StoredBundle
+from whiten_export.align import Aligned
 from whiten_export.sources.model import Source, TokenModel
+from whiten_export.sources.stored import StoredBundle
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import Manifest
@@ -112,13 +112,11 @@ class Work:
 
     @property
     def model(self) -> TokenModel:
-        """Return the model that it starts from."""
         assert isinstance(self.source, TokenModel)
         return self.source
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the bundle."""
         return Tokenizer(self.folder / TOKENIZER_FILE, self.draft.max_seq_length, self.draft.truncation_side)
 
     @cached_property
@@ -129,7 +127,6 @@ class Work:
 
     @cached_property
     def sentences(self) -> int:
-        """The number of sentences of the corpus."""
         return self.corpus.count() if self.job is None else self.job.sentences
 
     def embedder(self, graph: Path, options: SessionOptions | None = None) -> Embedder:

@@ -49,12 +49,10 @@ class StoredBundle(Source):
 
     @property
     def draft(self) -> Manifest:
-        """The manifest of the bundle."""
         return self._bundle.manifest
 
     @property
     def path(self) -> Path:
-        """Return the directory of the bundle."""
         return self._bundle.path
 
     @property

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from whiten_export.sources.describe.files import (
+from whiten_export.sources.files import (
     network_code,
     split_repository,
     tokenizer_code,
 )
-from whiten_export.sources.describe.published import Published
+from whiten_export.sources.published import Published
 from whiten_models.catalogue import Entry
 from whiten_runtime.bundle.records import Pooling, Source
 from whiten_runtime.hub.uploading import CARD_FILE

@@ -129,7 +129,6 @@ class Recipe:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Return the corpus, or the default one."""
         return self.corpus or (BUILTIN_CORPUS,)
 
     def corpus_for(self, width: int) -> Corpus:
@@ -158,7 +157,6 @@ def _option(name: str) -> str:
 
 
 def named_spec(name: Whitening, dim: int | None, shrinkage: Shrinkage) -> WhiteningSpec:
-    """Return the whitening of a name."""
     one_of("whitening", name, WHITENINGS)
     if name == "centre":
         return WhiteningSpec("pca", dim, 0.0, shrinkage)
@@ -204,7 +202,6 @@ def _check_graph(recipe: Recipe) -> None:
 
 
 def _whole_numbers(name: str, choice: object, example: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return a choice as whole numbers of Python."""
     if choice is None:
         return None
     try:

@@ -15,12 +15,12 @@ import transformers
 from torch import nn
 from transformers import dynamic_module_utils
 
-from whiten_export.sources.describe.checkpoint import Checkpoint
-from whiten_export.sources.describe.families import positions_before
-from whiten_export.sources.describe.files import ADAPTER_CONFIG, read_settings, split_repository
-from whiten_export.sources.describe.published import CONFIGS
-from whiten_export.sources.load.network import UNUSED, network_class, quiet
+from whiten_export.sources.checkpoint import Checkpoint
+from whiten_export.sources.families import positions_before
+from whiten_export.sources.files import ADAPTER_CONFIG, read_settings, split_repository
 from whiten_export.sources.model import WeightCounts
+from whiten_export.sources.network import UNUSED, network_class, quiet
+from whiten_export.sources.published import CONFIGS
 
 _OTHER_SETTINGS = frozenset(
     (

@@ -1,0 +1,424 @@
+"""Refuse what the files of a checkpoint contradict or lack, and say which of their parts an export leaves out."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, processors
+
+from whiten_export.proof.probe_texts import TOKENIZER_TEXTS, probe_texts
+from whiten_export.sources.checkpoint import Checkpoint, read_card, way_to_code
+from whiten_export.sources.files import (
+    ADAPTER_CONFIG,
+    ADAPTERS_BELOW,
+    HEADS,
+    INDEX,
+    NETWORK_WEIGHTS,
+    ONNX_PLACES,
+    WORD_FILES,
+    read_settings,
+    tensor_names,
+)
+from whiten_export.sources.published import MODULES_FILE, Published
+from whiten_models.catalogue import near_matches
+from whiten_runtime.bundle.bundle import TOKENIZER_FILE
+from whiten_runtime.errors import UsageError, WhitenError
+from whiten_runtime.hub.uploading import CARD_FILE
+
+_DEEPEST = 3
+"""Number of folders below a path in which a model is looked for."""
+
+_MOST = 3
+"""Number of folders that a message names."""
+
+_TASK = re.compile(
+    r"\w+For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice|Ranking)\w*|\w+RewardModel"
+    r"|SEQ_CLS|TOKEN_CLS|QUESTION_ANS"
+)
+"""Classes of networks, and tasks of adapters, with a head that was trained on labels or preferences."""
+
+_PROJECTION = "text_projection.weight"
+
+_OF_MODELS = (".onnx", ".safetensors", ".bin", ".pt", ".pth", ".h5", ".json")
+
+
+def unknown_error(model: str) -> UsageError:
+    path = Path(model).suffix.lower() in WORD_FILES
+    near = [] if path else near_matches(model)
+    hint = f"did you mean {' or '.join(near)}?" if near else "check the path, or see whiten models for the catalogue"
+    return UsageError(f"model '{model}' is not in the catalogue, not a directory and not a hub id (ORG/NAME); {hint}")
+
+
+def words_error(model: str, path: Path) -> UsageError:
+    """Return the error of a file that is no file of word vectors."""
+    inside = path.suffix.lower() in _OF_MODELS
+    way = f": name its folder, {path.parent}" if inside else ""
+    return UsageError(f"'{model}' is a file; wanted a directory, or word vectors ({', '.join(WORD_FILES)}){way}")
+
+
+def config_error(model: str, path: Path) -> UsageError:
+    """Return the error of a folder without config.json."""
+    graphs = sorted(file.name for file in path.glob("*.onnx"))
+    if graphs:
+        absent = [name for name in ("config.json", TOKENIZER_FILE) if not (path / name).is_file()]
+        return UsageError(
+            f"'{model}' has {graphs[0]}, but no {' and no '.join(absent)}: copy "
+            f"{'both' if len(absent) == 2 else 'it'} from the model's repository"
+        )
+    if not path.is_dir():
+        return UsageError(f"'{model}' has no config.json; {path} is not a folder: copy the model again")
+    if below := _models_below(path):
+        more = f", and {len(below) - _MOST} others" if len(below) > _MOST else ""
+        return UsageError(
+            f"'{model}' has no config.json, but a folder below has one: name {' or '.join(below[:_MOST])}{more}"
+        )
+    return UsageError(f"'{model}' has no config.json; wanted a directory written by save_pretrained")
+
+
+def weights_error(model: str, path: Path) -> UsageError:
+    """Return the error of a folder with config.json and without weights."""
+    wanted = ", ".join((*NETWORK_WEIGHTS, *ONNX_PLACES))
+    message = f"'{model}' has no weights ({wanted}, or parts with {INDEX}) in {path}; "
+    if graphs := sorted(file.name for file in (*path.glob("*.onnx"), *path.glob("onnx/*.onnx"))):
+        return UsageError(f"{message}it has {' and '.join(graphs[:_MOST])}: rename the one that you want to model.onnx")
+    return UsageError(f"{message}wanted a directory written by save_pretrained, or by optimum-cli export onnx")
+
+
+def base_note(model: str, base: str, own: Published) -> str:
+    """Return what an export says of an adapter that does not say how it makes vectors, while its base does."""
+    left = f", but for {', '.join(map(str, own.modules))}" if own.modules else ""
+    return (
+        f"adapter '{model}' does not say how it makes vectors, and its base '{base}' is an embedding model: to make "
+        f"them as that does{left}, pass --layers -1 --pooling {own.pooling} --whitening none"
+        f"{' --normalize' if own.normalize else ''}"
+    )
+
+
+def heads_note(path: Path) -> tuple[str, ...]:
+    """Return what an export says of heads beside the one for dense vectors, such as bge-m3's; none is loaded."""
+    heads = [f"{what} ({name})" for name, what in HEADS.items() if (path / name).is_file()]
+    return (f"the heads for {' and '.join(heads)} are left out: the bundle gives dense vectors alone",) if heads else ()
+
+
+def instructor_note(name: str) -> tuple[str, ...]:
+    """Return what an export says of a folder that may be an INSTRUCTOR, which a pooling with the prompt makes wrong."""
+    return (
+        f"the pooling of {name} includes prompts; that of an INSTRUCTOR, such as hkunlp/instructor-base, leaves them "
+        'out, but its files do not say so: if it is one, write "include_prompt": false into 1_Pooling/config.json',
+    )
+
+
+_OF_SENTENCES = ("config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json")
+"""Files of sentence-transformers beside modules.json."""
+
+
+def vectors_note(path: Path) -> tuple[str, ...]:
+    """Return what an export says of a folder without modules.json that makes sentence vectors by another of its files.
+
+    It is empty where no file says so.
+    """
+    files = [name for name in _OF_SENTENCES if (path / name).is_file()]
+    if not files and read_card(path).get("pipeline_tag") == "sentence-similarity":
+        files = [CARD_FILE]
+    if not files:
+        return ()
+    return (
+        f"{path} makes sentence vectors, as its {files[0]} says, but has no {MODULES_FILE}, which says how: the last "
+        "layer is pooled, by mean unless --pooling is given, and not whitened; copy the model again if files are lost",
+    )
+
+
+def task_note(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return what an export says of a network that was trained for another task than to make vectors.
+
+    Heads of a pretraining, such as BertForMaskedLM's, are usual: many encoders that were tuned afterwards name them.
+    """
+    known = checkpoint.published is not None or (checkpoint.entry is not None and checkpoint.entry.sentence_similarity)
+    if checkpoint.kind not in ("transformers", "onnx") or known:
+        return ()
+    folder = checkpoint.adapter or checkpoint.directory
+    settings = read_settings(folder / (ADAPTER_CONFIG if checkpoint.adapter else "config.json"))
+    trained = _TASK.search(str([settings.get(name) for name in ("architectures", "task_type", "auto_mapping")]))
+    if trained is None:
+        return ()
+    return (
+        f"{folder} is of the kind {trained[0]}, such as a reranker (cross-encoder) or a classifier: its head is left "
+        "out, and the vectors are of its hidden states, which were not trained to be compared; for search and "
+        "similarity, export an embedding model",
+    )
+
+
+def projection_note(weights: Sequence[Path]) -> tuple[str, ...]:
+    """Return what an export says of a text network with a projection, such as CLIP's, after its hidden states."""
+    names = {name for file in weights if file.suffix == ".safetensors" for name in tensor_names(file)}
+    if _PROJECTION not in names:
+        return ()
+    return (
+        f"{_PROJECTION} is left out: the vectors are of the network's hidden states, and not its text embeddings, "
+        "which CLIP compares with images",
+    )
+
+
+def adapters_note(path: Path) -> tuple[str, ...]:
+    """Return what an export says of LoRA adapters in folders below a network, such as jina-embeddings-v3 and v5.
+
+    The network without any of them gives other vectors than with one.
+    """
+    depths = range(1, ADAPTERS_BELOW + 1)
+    configs = (config for depth in depths for config in path.glob("*/" * depth + ADAPTER_CONFIG))
+    names = sorted(config.parent.relative_to(path).as_posix() for config in configs)
+    if not names:
+        return ()
+    more = f" and {len(names) - _MOST} others" if len(names) > _MOST else ""
+    return (
+        f"{path} has LoRA adapters, of which none is applied: {', '.join(names[:_MOST])}{more}. To export the model "
+        f"with one, name its folder; the base_model_name_or_path of its {ADAPTER_CONFIG} has to be the network's",
+    )
+
+
+def _models_below(path: Path) -> list[str]:
+    """Return the folders below a path that have a config.json, the nearest first, but none inside another of them."""
+    found: list[Path] = []
+    for depth in range(1, _DEEPEST + 1):
+        configs = sorted(path.glob("*/" * depth + "config.json"))
+        found += [config.parent for config in configs if not any(one in config.parents for one in found)]
+    return [str(folder) for folder in found]
+
+
+_OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
+    "nomic_bert": {
+        "n_embd": "hidden_size",
+        "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads",
+        "n_inner": "intermediate_size",
+        "layer_norm_epsilon": "layer_norm_eps",
+        "rotary_emb_base": "rope_theta",
+    },
+}
+"""Names of settings in own code, and those of the same settings in transformers, by architecture."""
+
+_ONLY: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "nomic_bert": {
+        "activation_function": ("swiglu",),
+        "prenorm": (False,),
+        "parallel_block": (False,),
+        "causal": (False,),
+        "use_rms_norm": (False, None),
+        "num_experts": (0, None),
+        "rotary_emb_fraction": (1.0,),
+        "rotary_emb_interleaved": (False,),
+        "rotary_emb_scale_base": (None,),
+        "rotary_scaling_factor": (None,),
+    },
+    "gte": {
+        "position_embedding_type": ("rope",),
+        "layer_norm_type": ("layer_norm",),
+        "logn_attention_scale": (False, None),
+    },
+}
+"""Settings of own code with the only values that transformers' class computes, by architecture."""
+
+
+def check_config(checkpoint: Checkpoint, config: Any, version: str) -> None:
+    """Refuse settings that the class of a config does not read.
+
+    Args:
+        checkpoint: files of the model.
+        config: the config as transformers' class has read it.
+        version: version of transformers.
+
+    Raises:
+        WhitenError: a setting is not read, and what is read in its place is another.
+    """
+    path = checkpoint.directory / "config.json"
+    settings = read_settings(path)
+    if version.startswith("4.") and not _same_rotary(settings.get("rope_parameters"), config):
+        raise WhitenError(
+            f"{path}: has rope_parameters, which transformers {version} does not read, so it may compute other "
+            "vectors; install transformers 5"
+        )
+    unread = next(_unread(config.model_type, settings, config), None)
+    if unread is not None:
+        name, used = unread
+        way = way_to_code(checkpoint)
+        raise WhitenError(
+            f"{path}: {name} is {settings[name]!r}, but transformers {version} does not read it and computes a "
+            f"{config.model_type} network with {used!r}; "
+            + (f"the checkpoint {way}" if way else "the network needs its authors' own code, with --trust-remote-code")
+        )
+
+
+def _unread(kind: str, settings: Mapping[str, Any], config: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of own code that are not read, and what transformers' class computes with."""
+    for name, known in _OTHER_NAMES.get(kind, {}).items():
+        used = _theta(config) if known == "rope_theta" else getattr(config, known)
+        if settings.get(name, used) not in (None, used):
+            yield name, used
+    for name, values in _ONLY.get(kind, {}).items():
+        if settings.get(name, values[0]) not in values:
+            yield name, values[0]
+
+
+def _theta(config: Any) -> Any:
+    return (getattr(config, "rope_parameters", None) or {}).get("rope_theta")
+
+
+def _same_rotary(stated: Any, config: Any) -> bool:
+    """Return whether transformers 4 computes the rotary embeddings that a config of transformers 5 states."""
+    if not stated:
+        return True
+    usual = isinstance(stated, Mapping) and stated.keys() <= {"rope_theta", "rope_type"}
+    return (
+        usual
+        and stated.get("rope_type", "default") == "default"
+        and stated.get("rope_theta") == getattr(config, "rope_theta", None)
+        and not getattr(config, "rope_scaling", None)
+    )
+
+
+def rotary_kinds(config: Any) -> set[str]:
+    """Return the kinds of rotary embeddings that a config names, such as "yarn"."""
+    settings = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    each = [one for one in (settings, *settings.values()) if isinstance(one, Mapping)]
+    return {str(one[name]) for one in each for name in ("rope_type", "type") if name in one}
+
+
+_WITH_ENDS = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer")
+"""Classes that in transformers 4 add the tokens of tokenizer_config.json, whatever tokenizer.json adds."""
+
+ENDS = {"add_bos_token": ("bos_token", True), "add_eos_token": ("eos_token", False)}
+"""Settings that add a token to a text, the role of that token, and the default of these classes. The first begins a
+text, the second ends it."""
+
+_NUMBERS = ("In 1984 and 2023, 650841823 of 1000000 were counted.", "3 + 12 = 15; v2.10.1, 24/7")
+"""Texts with numbers, which some tokenizers cut into digits."""
+
+_FEW = 0.01
+"""Share of tokens that a list of words may have otherwise than tokenizer.json: some lists repeat tokens."""
+
+_BESIDE = ("vocab.txt", "vocab.json")
+"""Names of lists of words."""
+
+
+def read_tokenizer_config(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Read the tokenizer_config.json of a checkpoint; without one, there are no settings."""
+    path = checkpoint.tokenizer_directory / "tokenizer_config.json"
+    return read_settings(path) if path.is_file() else {}
+
+
+def add_ends(backend: Tokenizer, settings: Mapping[str, Any], own: Mapping[str, bool]) -> str | None:
+    """Let a tokenizer begin and end texts as tokenizer_config.json asks, where tokenizer.json does otherwise.
+
+    transformers 4 obeys the former, transformers 5 the latter, and does not give these settings to own code that takes
+    them. Models such as intfloat/e5-mistral-7b-instruct and Alibaba-NLP/gte-Qwen2-7B-instruct pool the token that ends
+    a text.
+
+    Args:
+        backend: tokenizer, which is changed.
+        settings: content of tokenizer_config.json.
+        own: the settings of `ENDS` that own code of the tokenizer takes, with their defaults; empty without such code.
+
+    Returns:
+        What is said of it; None if both files agree.
+    """
+    usual = own or {name: begins for name, (_, begins) in ENDS.items()}
+    contents = {name: _content(settings.get(role)) for name, (role, _) in ENDS.items()}
+    tokens = {name: text for name, text in contents.items() if text and backend.token_to_id(text) is not None}
+    encoding = backend.encode("")
+    ids = [number for number, mask in zip(encoding.ids, encoding.attention_mask, strict=True) if mask]
+    present = dict(zip(ENDS, (ids[:1], ids[-1:]), strict=True))
+    added = [name for name, text in tokens.items() if present[name] == [backend.token_to_id(text)]]
+    kind = str(settings.get("tokenizer_class")).removesuffix("Fast")
+    obeyed = (bool(own) or kind in _WITH_ENDS) and any(name in settings for name in usual)
+
+    def is_wanted(name: str) -> bool:
+        """Return whether the settings ask for a token; what own code does not take is as tokenizer.json has it."""
+        return bool(settings.get(name, obeyed and usual[name])) if name in usual else name in added
+
+    wanted = [name for name in tokens if is_wanted(name)]
+    missing = [name for name in wanted if name not in added]
+    surplus = [name for name in added if name not in wanted] if obeyed else []
+    if not (missing or surplus) or backend.num_special_tokens_to_add(False) > len(added):
+        return None
+    asked = f"tokenizer_config.json of {kind} asks for {' and '.join(missing)}, and tokenizer.json does not add it"
+    if not obeyed:
+        return f"{asked}: it is left out here; if the model was trained with it, save a tokenizer that adds it"
+    first, last = ([tokens[name]] if name in wanted else [] for name in ENDS)
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*first, "$A", *last],
+        pair=[*first, "$A", *last, *(f"{token}:1" for token in first), "$B:1", *(f"{token}:1" for token in last)],
+        special_tokens=[(token, backend.token_to_id(token)) for token in dict.fromkeys([*first, *last])],
+    )
+    refused = f"tokenizer_config.json of {kind} asks for no {' and '.join(surplus)}, and tokenizer.json adds it"
+    changes = [f"{asked}: it is added here"] * bool(missing) + [f"{refused}: it is left out here"] * bool(surplus)
+    return (
+        f"{'; '.join(changes)}, as transformers 4 does; transformers 5 obeys tokenizer.json, and sentence-transformers "
+        "gives other vectors with that"
+    )
+
+
+def _content(token: Any) -> str | None:
+    """Return the text of a special token in tokenizer_config.json."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) and content else None
+
+
+def words_note(folder: Path, backend: Tokenizer) -> str | None:
+    """Return what is said of a list of words that gives tokens other ids than the tokenizer.json beside it."""
+    known = backend.get_vocab()
+    for path in (folder / name for name in _BESIDE if (folder / name).is_file()):
+        try:
+            words = read_settings(path) if path.suffix == ".json" else _lines(path)
+        except WhitenError:  # it is not read besides
+            continue
+        others = [word for word, number in words.items() if known.get(word) != number]
+        if len(others) > _FEW * len(words):
+            return (
+                f"{path.name} and tokenizer.json contradict each other: {len(others):,} of the {len(words):,} tokens "
+                f"of {path.name}, such as {others[0][:40]!r}, have another id or none in tokenizer.json, which is "
+                "used; remove the one that the model was not trained with"
+            )
+    return None
+
+
+def _lines(path: Path) -> dict[str, int]:
+    """Return the tokens of a vocab.txt, one in a line, and their ids."""
+    lines = path.read_text("utf-8", errors="replace").split("\n")
+    return {line.rstrip("\r"): number for number, line in enumerate(lines) if line.strip()}
+
+
+def class_note(backend: Tokenizer, theirs: Tokenizer, name: str) -> str | None:
+    """Return what is said of a class of transformers that gives other ids than tokenizer.json.
+
+    Args:
+        backend: the tokenizer of tokenizer.json.
+        theirs: the tokenizer that the class made.
+        name: name of the class and version of transformers.
+    """
+    added = [token.content for token in theirs.get_added_tokens_decoder().values()]
+    texts = [_printable(text) for text in (*probe_texts(1), *TOKENIZER_TEXTS, *_NUMBERS)]
+    texts = [text for text in texts if not any(token in text for token in added)]
+    try:
+        compared = zip(texts, _ids(backend, texts), _ids(theirs, texts), strict=True)
+    except Exception:  # the tokenizer fails on these texts: what reads it next says why
+        return None
+    for text, ids, own in compared:
+        if ids != own:
+            return (
+                f"tokenizer.json gives {text[:40]!r} other tokens than {name}, which takes little but its words, and "
+                "is used here and by sentence-transformers; if the model was trained with tokenizer.json, write "
+                '"tokenizer_class": "PreTrainedTokenizerFast" into tokenizer_config.json'
+            )
+    return None
+
+
+def _printable(text: str) -> str:
+    """Return a text with single blanks for white space and control characters, on which many classes differ."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
+def _ids(backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Return the token ids of texts, without special tokens and padding."""
+    encodings = backend.encode_batch(list(texts), add_special_tokens=False)
+    return [[number for number, mask in zip(one.ids, one.attention_mask, strict=True) if mask] for one in encodings]

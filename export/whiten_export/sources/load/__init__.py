@@ -1,1 +1,0 @@
-"""Models of each kind, with the packages that run them."""
