@@ -122,7 +122,7 @@ def _difference(settings: dict[str, Any], usual: dict[str, Any]) -> dict[str, An
 
 def _read_names(names: Collection[str], config: Any, trust_remote_code: bool) -> set[str]:
     """Return those of some names that stand in the code by which transformers computes a network."""
-    network = _without_weights("AutoModel", config, trust_remote_code)
+    network = _without_weights(transformers.AutoModel, config, trust_remote_code)
     if network is None:
         return set(names)
     package = Path(transformers.__file__).parent
@@ -199,7 +199,7 @@ def _of_repository(checkpoint: Checkpoint, repository: str, file: str) -> Path:
 
 def empty_positions(config: Any, trust_remote_code: bool) -> int:
     """Return the number of positions before that of the first token: those up to the padding id, where there is one."""
-    network = _without_weights("AutoModel", config, trust_remote_code)
+    network = _without_weights(transformers.AutoModel, config, trust_remote_code)
     if network is None:
         return positions_before(config)
     tables = (module for name, module in network.named_modules() if name.rpartition(".")[2] in _POSITION_TABLES)
@@ -218,7 +218,7 @@ def has_positions(config: Any, trust_remote_code: bool) -> bool:
     for more in (0, 1):
         longer = deepcopy(config)
         longer.max_position_embeddings += more
-        network = _without_weights("AutoModel", longer, trust_remote_code)
+        network = _without_weights(transformers.AutoModel, longer, trust_remote_code)
         if network is None:
             return True
         tensors = (*network.parameters(), *network.buffers())
@@ -231,10 +231,9 @@ _POSITION_TABLES = ("position_embeddings", "embed_positions")
 """Names that tables of learned positions have in networks."""
 
 
-def _without_weights(class_name: str, config: Any, trust_remote_code: bool) -> nn.Module | None:
+def _without_weights(factory: Any, config: Any, trust_remote_code: bool) -> nn.Module | None:
     """Return a network whose weights have shapes and no numbers; None for one that cannot be made so."""
-    factory = getattr(transformers, class_name)
-    options = {"trust_remote_code": trust_remote_code} if class_name.startswith("Auto") else {}
+    options = {"trust_remote_code": trust_remote_code} if hasattr(factory, "from_config") else {}
     try:
         with quiet(), torch.device("meta"):
             network = getattr(factory, "from_config", factory)(deepcopy(config), **options)

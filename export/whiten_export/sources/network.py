@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -216,10 +217,22 @@ _BUFFERS = re.compile(
 """Names of constants that older checkpoints stored among the weights."""
 
 
-def network_class(checkpoint: Checkpoint, config: Any) -> str:
-    """Return the name of the transformers class that a checkpoint is loaded by."""
+_ENCODER = re.compile(r"\w+Encoder(Model)?")
+"""Classes of encoders, such as DPRContextEncoder and M2M100Encoder, which `AutoModel` makes for some architectures."""
+
+
+def network_class(checkpoint: Checkpoint, config: Any) -> Any:
+    """Return the class of transformers that a checkpoint is loaded by: the one that wrote it, if that is an encoder."""
     name = family_of(config.model_type).model_class
-    return name if checkpoint.adapter is None else adapter_model_class(checkpoint.adapter, name)
+    if checkpoint.adapter is not None:
+        return getattr(transformers, adapter_model_class(checkpoint.adapter, name))
+    written_by = next(iter(config.architectures or ()), None)
+    module = type(config).__module__
+    if module.startswith("transformers.") and isinstance(written_by, str) and _ENCODER.fullmatch(written_by):
+        own = getattr(import_module(module.replace(".configuration_", ".modeling_")), written_by, None)
+        if own is not None:
+            return own
+    return getattr(transformers, name)
 
 
 def load_network(
@@ -231,7 +244,7 @@ def load_network(
     """
     with explaining(checkpoint.weights), _naming_rotary(checkpoint, config):
         loaded = from_pretrained(
-            getattr(transformers, network_class(checkpoint, config)),
+            network_class(checkpoint, config),
             checkpoint.directory,
             checkpoint,
             trust_remote_code,

@@ -76,7 +76,7 @@ class PyTorchModel(TokenModel):
             raise UsageError(f"'{checkpoint.model}' says that it has {count} layers; wanted {_MOST_LAYERS:,} at most")
         with quiet():  # conversions of older tokenizers warn
             self.tokenizer = describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code))
-        own = ("AutoConfig", network_class(checkpoint, self._config)) if trust_remote_code else ()
+        own = ("AutoConfig", network_class(checkpoint, self._config).__name__) if trust_remote_code else ()
         runs = (*own, "AutoTokenizer") if trust_remote_code else ()
         self.layers = tuple(range(count + 1))
         self.default_layers = recommended_layers(checkpoint, count)
