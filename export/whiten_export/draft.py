@@ -6,15 +6,15 @@ from pathlib import Path
 import msgspec
 
 from whiten_export.align import open_aligned
-from whiten_export.fit import is_tuned
+from whiten_export.fit import FitJob, is_multilingual, is_tuned
 from whiten_export.recipe import Recipe, bundle_name
 from whiten_export.sources.model import TokenModel, resolve_layers
 from whiten_export.sources.opening import authors_length, choose_max_seq_length, open_model
 from whiten_export.sources.resolve import resolve
-from whiten_export.work import FitJob
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import ChoiceRecord, pooling_modes
 from whiten_runtime.errors import UsageError
+from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.inference.options import Prompts
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import TUNED
@@ -93,7 +93,8 @@ def draft_manifest(recipe: Recipe, source: TokenModel, name: str, report: Report
     check_searched(development, draft, bool(recipe.normalize))
     tuned = is_tuned(source.record, draft.layers)
     if tuned and recipe.whitening == "auto" and (recipe.dim, recipe.dev, aligned_to) == (None, None, None):
-        if unused := [name for name in _FOR_FITTING if getattr(recipe, name) not in (None, "none", 0)]:
+        for_fitting = _FOR_FITTING if recipe.precision != "int8" else ("prompt_name", "shrinkage")
+        if unused := [name for name in for_fitting if getattr(recipe, name) not in (None, "none", 0)]:
             raise UsageError(f"{unused[0].replace('_', '-')} was given, but nothing is fitted: {TUNED.why}")
         recipe, why = dataclasses.replace(recipe, whitening=None), TUNED.why
     manifest = msgspec.structs.replace(
@@ -113,6 +114,10 @@ def draft_manifest(recipe: Recipe, source: TokenModel, name: str, report: Report
     if recipe.fits:
         corpus = recipe.corpus_for(width)
         sentences = corpus.count()
+        if BUILTIN_CORPUS in recipe.sources and is_multilingual(source.tokenizer.json):
+            report.stage(
+                f"{BUILTIN_CORPUS} is English, but the model knows other scripts: add --corpus FILE in your languages"
+            )
         different = warn_of_repeats(corpus, sentences, width, report)
         job = FitJob(
             recipe.spec,

@@ -1,14 +1,14 @@
 """Export a bundle: check, graph, reference, whitening, head, precision, files, proof. Nothing is published before it.
 
-`export` is the one pipeline: of models, of bundles that get another whitening, and of files of vectors. Steps that do
-not apply to a source are skipped. The manifest is filled in at eight places: the source's `draft`; the choices, in
-`draft.draft_manifest`, `refit.draft_refit` or `export_vectors`; the tokenizer's file, in `write_source_files`; the
-memory of a text, in `build_graph`; the whitening, in `fit.fit_whitening`; the precision, in `to_precision`; and
-versions and files, then the parity, in `prove.prove`.
+The manifest is filled in at eight places: the model's `draft`; the choices, in `draft.draft_manifest`; the tokenizer's
+file, in `write_source_files`; the memory of a text, in `build_graph`; the whitening, in `fit.fit_whitening`; the
+precision, in `to_precision`; and versions and files, then the parity, in `prove.prove`. `refit` does the same for
+bundles that get another whitening and for files of vectors, which have no model: fit, head, files, proof.
 """
 
 import dataclasses
 import shutil
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -16,9 +16,8 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from whiten_export.align import check_aligned
 from whiten_export.draft import default_name, draft_manifest, fill_defaults, open_source
-from whiten_export.fit import fit_whitening
+from whiten_export.fit import check_job, fit_options, fit_whitening
 from whiten_export.graph.attention.blocks import attend_in_blocks, text_memory
 from whiten_export.graph.builder import reopen_graph, save_graph
 from whiten_export.graph.float16 import halve_network, halve_weights
@@ -33,20 +32,15 @@ from whiten_export.proof.gate import Expected
 from whiten_export.proof.probe_texts import LONGEST_PROBE
 from whiten_export.prove import CHECKING, check_texts, check_unrounded, prove, reference_vectors
 from whiten_export.recipe import Recipe
-from whiten_export.sources.model import Source
-from whiten_export.sources.stored import StoredBundle
-from whiten_export.work import UNWHITENED_GRAPH, FitJob, Work, free_memory, one_at_a_time
+from whiten_export.work import UNWHITENED_GRAPH, Work, free_memory, one_at_a_time
 from whiten_export.writing.files import (
-    CONFIG_FILE,
     Export,
-    rewrite_transformers_js,
     write_client_files,
-    write_pooling,
     write_tokenizer,
     write_whitening,
 )
 from whiten_export.writing.staging import check_place, staged
-from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE, TOKENIZER_FILE, file_record
+from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE, file_record
 from whiten_runtime.bundle.graph import scan_graph, unwanted
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import SHORT, QuantizationRecord
@@ -103,62 +97,45 @@ def export_bundle(
     overrides = recipe.pooling is not None or (
         recipe.layers is not None and manifest.layers != (manifest.source.num_hidden_layers,)
     )
+    corpus = job.corpus if job is not None and job.corpus is not None else recipe.corpus_to_read
     options = SessionOptions.on_device(recipe.device)
-    return export(source, manifest, job, target, replace, options, report, overrides)
+    with staged(target, replace, report=report) as stage:
+        work = Work(source, manifest, job, corpus, stage, options, report)
+        return Export(target, export(manifest, work, overrides))
 
 
-def export(
-    source: Source,
-    manifest: Manifest,
-    job: FitJob | None,
-    target: Path,
-    replace: bool,
-    options: SessionOptions,
-    report: Reporter,
-    overrides: bool = False,
-) -> Export:
-    """Make a bundle of a source by its draft with the choices of a caller, and publish it once it is proven.
+def export(manifest: Manifest, work: Work, overrides: bool) -> Manifest:
+    """Make a bundle of a model in the folder of the work, and prove it; return its manifest.
 
     `overrides` says whether the caller names a pooling, or other layers than the last.
     """
-    with staged(target, replace, report=report) as stage:
-        work = Work(source, manifest, job, target, stage, options, report)
-        manifest = write_source_files(manifest, work, overrides)
-        manifest, graph = build_graph(manifest, work)
-        free_memory()  # of the trace
-        expected = reference_vectors(manifest, work)
-        free_memory()  # the network's weights
-        manifest, fitted = fit_whitening(manifest, work)
-        append_head(manifest, graph, fitted, expected, work)
-        manifest, graph = to_precision(manifest, graph, work)
-        write_files(manifest, graph, fitted, work)
-        del graph
-        free_memory()  # graphs keep files mapped as long as they live
-        if work.of_model:
-            shutil.rmtree((stage / UNWHITENED_GRAPH).parent)
-        manifest = prove(manifest, fitted, expected, work)
-    return Export(target, manifest)
+    manifest = write_source_files(manifest, work, overrides)
+    manifest, graph = build_graph(manifest, work)
+    free_memory()  # of the trace
+    expected = reference_vectors(manifest, work)
+    free_memory()  # the network's weights
+    unwhitened = work.folder / UNWHITENED_GRAPH
+    manifest, fitted = fit_whitening(manifest, work.job, None, partial(work.embedder, unwhitened), "fp32", work.report)
+    append_head(manifest, graph, fitted, expected, work)
+    manifest, graph = to_precision(manifest, graph, work)
+    write_files(manifest, graph, fitted, work)
+    del graph
+    free_memory()  # graphs keep files mapped as long as they live
+    shutil.rmtree(unwhitened.parent)
+    return prove(manifest, fitted, expected, work)
 
 
 def write_source_files(manifest: Manifest, work: Work, overrides: bool) -> Manifest:
-    """Write the tokenizer, or the files that stay those of the source's bundle, and check what comes before a graph.
+    """Write the tokenizer, and check what comes before a graph.
 
     It sets the tokenizer in the manifest's `files`, which says from which model vectors are.
     """
-    if work.of_model:
-        write_tokenizer(work.folder, work.model.tokenizer, manifest.max_seq_length)
-        check_texts(manifest, work, overrides)
-        files = {TOKENIZER_FILE: file_record(work.folder / TOKENIZER_FILE)}
-        manifest = msgspec.structs.replace(manifest, files=files)
-    elif isinstance(work.source, StoredBundle):
-        work.source.copy_files(work.folder)
-    _check_aligned(manifest, work)
+    write_tokenizer(work.folder, work.model.tokenizer, manifest.max_seq_length)
+    check_texts(manifest, work, overrides)
+    files = {TOKENIZER_FILE: file_record(work.folder / TOKENIZER_FILE)}
+    manifest = msgspec.structs.replace(manifest, files=files)
+    check_job(work.job, manifest)
     return manifest
-
-
-def _check_aligned(manifest: Manifest, work: Work) -> None:
-    if (job := work.job) is not None and job.aligned_to is not None:
-        check_aligned(job.aligned_to, manifest, job.dimension or manifest.unwhitened_width)
 
 
 def build_graph(manifest: Manifest, work: Work) -> tuple[Manifest, ir.Model]:
@@ -167,11 +144,9 @@ def build_graph(manifest: Manifest, work: Work) -> tuple[Manifest, ir.Model]:
     It sets the manifest's `source`, and `memory`, if texts may be long. The file attends in blocks, as a whitening may
     be fitted on long texts; later passes look for whole attentions.
     """
-    graph, path = work.source.graph(manifest), work.folder / UNWHITENED_GRAPH
-    if not work.of_model:
-        return manifest, graph
+    graph, path = work.model.graph(manifest), work.folder / UNWHITENED_GRAPH
     manifest = msgspec.structs.replace(manifest, source=work.model.record)
-    _check_aligned(manifest, work)
+    check_job(work.job, manifest)
     fold_positions(graph, manifest.max_seq_length)
     graph = reopen_graph(graph, path)
     if (what := unwanted(scan_graph(path), "cpu")) is not None:
@@ -192,12 +167,12 @@ def append_head(
 
     A graph that is to be rounded is checked before.
     """
-    if work.of_model and manifest.target == "cuda":
+    if manifest.target == "cuda":
         work.report.stage("fusing operators for CUDA")
         if not fuse_for_cuda(graph, manifest.max_seq_length):
             kind = manifest.source.model_type
             work.report.warn(f"no attention of this {kind} network could be fused: CUDA runs it as it is")
-    if work.of_model and manifest.precision != "fp32":
+    if manifest.precision != "fp32":
         work.report.stage(f"turning the weights into {manifest.precision}, and {CHECKING}")
         check_unrounded(manifest, graph, expected, work)
     affine = None if fitted is None else (fitted.mean, fitted.weight)
@@ -205,12 +180,10 @@ def append_head(
 
 
 def to_precision(manifest: Manifest, graph: ir.Model, work: Work) -> tuple[Manifest, ir.Model]:
-    """Return a model's graph in its precision; after the fit, so that vectors of all precisions can be compared.
+    """Return a graph in its precision; after the fit, so that vectors of all precisions can be compared.
 
-    It sets the manifest's `quantization` and `opset`. The graph of a bundle has its precision already.
+    It sets the manifest's `quantization` and `opset`.
     """
-    if not work.of_model:
-        return manifest, graph
     quantization = None
     if manifest.precision == "fp16":
         (halve_network if manifest.target == "cuda" else halve_weights)(graph)
@@ -247,24 +220,12 @@ def _to_int8(manifest: Manifest, graph: ir.Model, work: Work) -> tuple[Quantizat
 
 
 def write_files(manifest: Manifest, graph: ir.Model, fitted: WhiteningMap | None, work: Work) -> None:
-    if isinstance(work.source, StoredBundle):
-        if work.job is not None and work.job.aligned_to is None:
-            old = work.source.name
-            work.report.stage(f"stored vectors of {old} do not fit the new bundle; --align-to would keep them usable")
-        work.report.stage(f"writing {work.target}, and checking it")
     save_graph(graph, work.folder / MODEL_FILE)
-    if isinstance(work.source, StoredBundle):
-        work.source.check_unchanged()
-    if work.of_model:
-        config, prompts, similarity = work.model.client_config, Prompts.of(manifest), manifest.similarity_fn_name
-        write_client_files(work.folder, config, manifest.dimension, manifest.max_seq_length, prompts, similarity)
-        if fitted is not None and manifest.precision != "fp32":
-            fitted = dataclasses.replace(fitted, corpus_mean=fitted.corpus_mean + _precision_shift(work))
-    elif isinstance(work.source, StoredBundle):
-        write_pooling(work.folder, manifest.dimension)
-        if CONFIG_FILE in manifest.files and CONFIG_FILE not in work.source.changed_files():
-            rewrite_transformers_js(work.folder, (work.folder / EXTERNAL_DATA_FILE).is_file())
+    config, prompts, similarity = work.model.client_config, Prompts.of(manifest), manifest.similarity_fn_name
+    write_client_files(work.folder, config, manifest.dimension, manifest.max_seq_length, prompts, similarity)
     if fitted is not None:
+        if manifest.precision != "fp32":
+            fitted = dataclasses.replace(fitted, corpus_mean=fitted.corpus_mean + _precision_shift(work))
         write_whitening(work.folder, fitted)
 
 
@@ -275,5 +236,5 @@ def _precision_shift(work: Work) -> Float64Array:
     means = []
     for path in (work.folder / UNWHITENED_GRAPH, work.folder / MODEL_FILE):
         with work.embedder(path) as embedder:
-            means.append(embed_float64(sentences, embedder, work.fit_options(embedder)).mean(axis=0))
+            means.append(embed_float64(sentences, embedder, fit_options(work.draft, work.job, embedder)).mean(axis=0))
     return np.asarray(means[1] - means[0])

@@ -1,25 +1,35 @@
 """Fit the whitening of an export: what was asked for, or what suits the corpus; and describe it in the manifest."""
 
+import dataclasses
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from whiten_export.align import align_with
-from whiten_export.work import FitJob, Work, sample_name
+from whiten_export.align import Aligned, align_with, check_aligned
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import AlignmentRecord, IsotropyRecord, Source, WhiteningRecord
+from whiten_runtime.bundle.records import AlignmentRecord, IsotropyRecord, Precision, Source, WhiteningRecord
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.corpus import BUILTIN_CORPUS
+from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.inference.embedder import Embedder
+from whiten_runtime.inference.options import EncodeOptions, Prompts
 from whiten_runtime.inference.vectors import unit
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import Choice, choose_by_rules
-from whiten_whitening.development import choice_record, choose_by_development
+from whiten_whitening.development import Development, choice_record, choose_by_development
 from whiten_whitening.isotropy import average_cosine, iso_score, partition_score
-from whiten_whitening.maps import ADVISED_RATIO, EIGENVALUE_FLOOR, WhiteningMap
+from whiten_whitening.maps import (
+    ADVISED_RATIO,
+    EIGENVALUE_FLOOR,
+    Shrinkage,
+    WhiteningMap,
+    WhiteningSpec,
+    check_sample_count,
+)
 from whiten_whitening.moments import Float64Array, Moments
 from whiten_whitening.statistics import Statistics, fit, fit_corpus
 
@@ -44,20 +54,79 @@ def keeps_norm(manifest: Manifest) -> bool:
     return manifest.normalize and not of_authors
 
 
-def fit_whitening(manifest: Manifest, work: Work) -> tuple[Manifest, WhiteningMap | None]:
+@dataclass(frozen=True)
+class FitJob:
+    """Says which whitening to fit, and on what."""
+
+    spec: WhiteningSpec | None  # whitening that was asked for; None to choose one, or for a sif without whitening
+    chooses: bool  # whether one is to be chosen
+    dimension: int | None  # number of dimensions to keep; None for all
+    shrinkage: Shrinkage  # shrinkage that a chosen whitening has, unless it is "none"
+    normalize: bool | None  # whether whitened vectors are divided by their norm; None for what the draft says
+    corpus: Corpus | None = None  # sentences to embed; None where there are statistics of the vectors
+    sentences: int = 0  # number of sentences or vectors to fit on
+    statistics: Statistics | None = None  # statistics that were computed before
+    development: Development | None = None  # pairs with scores, or collections, to choose by
+    aligned_to: Aligned | None = None  # bundle whose stored vectors are to stay usable
+    required: bool = False  # whether no whitening is no choice
+    prompt_name: str | None = None  # name of the prompt that each sentence gets; None for the default one
+
+    def check_count(self, manifest: Manifest, different: int | None = None) -> str | None:
+        """Check that there are enough vectors for the whitening that was asked for; return a warning, or None.
+
+        `different` is the number of sentences that differ, where it is known.
+
+        Raises:
+            UsageError: there are too few.
+        """
+        if self.spec is None:
+            return None
+        count = self.sentences if different is None else different
+        return check_sample_count(count, manifest.unwhitened_width, self.spec, sample_name(manifest))
+
+
+def check_job(job: FitJob | None, manifest: Manifest) -> None:
+    """Check that the whitening to fit for a draft can be aligned to the bundle that it names, if it names one."""
+    if job is not None and job.aligned_to is not None:
+        check_aligned(job.aligned_to, manifest, job.dimension or manifest.unwhitened_width)
+
+
+def sample_name(manifest: Manifest) -> str:
+    """Return what a whitening of a draft is fitted on, for messages."""
+    return "vectors" if manifest.input == "vectors" else "sentences"
+
+
+def fit_whitening(
+    manifest: Manifest,
+    job: FitJob | None,
+    statistics: Statistics | None,
+    open_embedder: Callable[[], Embedder] | None,
+    precision: Precision,
+    report: Reporter,
+) -> tuple[Manifest, WhiteningMap | None]:
     """Fit the whitening of a draft; return the manifest with it, and its map, or None for none.
 
     It sets the manifest's `choice`, `whitening`, `dimension`, `matryoshka_dimensions` and `normalize`.
+
+    Args:
+        manifest: draft of the bundle.
+        job: whitening to fit; None for none.
+        statistics: statistics of the vectors before whitening; None to embed the job's corpus.
+        open_embedder: opens what computes the vectors before whitening of texts; None where nothing is embedded.
+        precision: precision of the graph that computes them.
+        report: receives stages, warnings and progress.
     """
-    if (job := work.job) is None:
+    if job is None:
         return manifest, None
-    stored = job.statistics or work.source.statistics
     with ExitStack() as stack:
         embedder = None
-        if stored is None or job.development is not None:
-            embedder = stack.enter_context(work.unwhitened())
-        statistics = stored or _embed_corpus(job, embedder, work)
-        choice = _choose(manifest, statistics, job, embedder, work.report)
+        if statistics is None or job.development is not None:
+            assert open_embedder is not None
+            embedder = stack.enter_context(open_embedder())
+        if statistics is None:
+            assert embedder is not None
+            statistics = _embed_corpus(manifest, job, embedder, report).fitted_at(precision)
+        choice = _choose(manifest, statistics, job, embedder, report)
     record = manifest.choice if choice is None else choice_record(choice, job.development)
     spec = job.spec if choice is None else choice.spec
     fitted = fit(statistics.moments, spec, manifest.pooling == "sif", sample_name(manifest))
@@ -67,11 +136,11 @@ def fit_whitening(manifest: Manifest, work: Work) -> tuple[Manifest, WhiteningMa
             raise UsageError(f"there is no whitening to align to {job.aligned_to.path}: {why}")
         return msgspec.structs.replace(manifest, choice=record), None
     if manifest.input == "text":
-        warn_of_few(fitted, statistics, work.report)
-    warn_of_rank(fitted, sample_name(manifest), work.report)
+        warn_of_few(fitted, statistics, report)
+    warn_of_rank(fitted, sample_name(manifest), report)
     alignment = None
     if job.aligned_to is not None:
-        fitted, alignment = align_with(job.aligned_to, fitted, statistics, work.report)
+        fitted, alignment = align_with(job.aligned_to, fitted, statistics, report)
     manifest = msgspec.structs.replace(
         manifest,
         choice=record,
@@ -83,21 +152,18 @@ def fit_whitening(manifest: Manifest, work: Work) -> tuple[Manifest, WhiteningMa
     return manifest, fitted
 
 
-def _embed_corpus(job: FitJob, embedder: Embedder | None, work: Work) -> Statistics:
-    """Return the statistics of the vectors before whitening that the source's graph computes of the corpus."""
-    assert embedder is not None
-    work.report.stage(f"fitting on {job.sentences:,} sentences")
-    with work.report.bar("sentences", job.sentences) as advance:
-        statistics = fit_corpus(work.corpus, embedder, advance, work.fit_options(embedder))
-    if not work.of_model:
-        return statistics.fitted_at(work.draft.precision)
-    if any(source.name == BUILTIN_CORPUS for source in statistics.corpus) and is_multilingual(
-        work.model.tokenizer.json
-    ):
-        work.report.stage(
-            f"{BUILTIN_CORPUS} is English, but the model knows other scripts: add --corpus FILE in your languages"
-        )
-    return statistics
+def _embed_corpus(manifest: Manifest, job: FitJob, embedder: Embedder, report: Reporter) -> Statistics:
+    """Return the statistics of the vectors before whitening that a graph computes of the job's corpus."""
+    assert job.corpus is not None
+    report.stage(f"fitting on {job.sentences:,} sentences")
+    with report.bar("sentences", job.sentences) as advance:
+        return fit_corpus(job.corpus, embedder, advance, fit_options(manifest, job, embedder))
+
+
+def fit_options(manifest: Manifest, job: FitJob | None, embedder: Embedder) -> EncodeOptions:
+    """Return the options with which sentences of the corpus are embedded for a fit."""
+    name = None if job is None else job.prompt_name
+    return dataclasses.replace(embedder.options, prompt=Prompts.of(manifest).resolve(name))
 
 
 def _choose(

@@ -5,10 +5,11 @@ from pathlib import Path
 import msgspec
 
 from whiten_export.draft import default_name, draft_manifest, fill_defaults, open_source
+from whiten_export.fit import FitJob
 from whiten_export.proof.probe_texts import LONGEST_PROBE
 from whiten_export.recipe import Recipe
 from whiten_export.sources.model import TokenModel, WeightCounts
-from whiten_export.work import FitJob, one_at_a_time
+from whiten_export.work import one_at_a_time
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import Pooling, Precision, Target
 from whiten_runtime.errors import instance_of

@@ -2,11 +2,12 @@
 
 import dataclasses
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -27,19 +28,16 @@ from whiten_export.proof.probe_texts import LONGEST_PROBE, TOKENIZER_TEXTS, long
 from whiten_export.proof.reference import Composition, Float64Array, Head, text_alone
 from whiten_export.sources.model import SENTENCE_VECTOR, TokenModel
 from whiten_export.sources.opening import authors_length
-from whiten_export.sources.stored import StoredBundle
 from whiten_export.sources.tokenizer import count_unknown
 from whiten_export.work import UNWHITENED_GRAPH, Work, free_memory
-from whiten_export.writing.files import POOLING_FILE, with_model_card
+from whiten_export.writing.files import with_model_card
 from whiten_runtime.bundle.bundle import file_record, list_files
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
 from whiten_runtime.bundle.parity import GATES, Agreement, compare, write_probes
 from whiten_runtime.bundle.records import FileRecord, ParityRecord, Pooling, pooling_modes
 from whiten_runtime.bundle.space import with_space
-from whiten_runtime.errors import ParityError, RunError, UsageError
-from whiten_runtime.hub.uploading import CARD_FILE
+from whiten_runtime.errors import RunError, UsageError
 from whiten_runtime.inference.options import TEXT, with_prompt
-from whiten_runtime.opened.vector_whitener import VectorWhitener
 from whiten_runtime.ort.doctor import check_provider
 from whiten_runtime.ort.providers import describe_providers, import_onnxruntime
 from whiten_runtime.ort.session import SessionOptions
@@ -104,9 +102,8 @@ def parity_record(
 
 
 def reference_vectors(manifest: Manifest, work: Work) -> Expected:
-    """Return the reference's vectors before whitening: of the cases of a model, or those that the source has stored."""
-    cases = proof_cases(manifest, work) if work.of_model else ()
-    return work.source.expected(manifest, cases, work.report)
+    """Return the reference's vectors of the cases, before whitening."""
+    return work.model.expected(manifest, proof_cases(manifest, work), work.report)
 
 
 def proof_cases(manifest: Manifest, work: Work) -> list[Case]:
@@ -159,59 +156,59 @@ def check_unrounded(manifest: Manifest, graph: ir.Model, expected: Expected, wor
 
 
 def prove(manifest: Manifest, fitted: WhiteningMap | None, expected: Expected, work: Work) -> Manifest:
-    """Compare the finished bundle with the reference, and write its probes, its manifest and its card.
+    """Compare a model's bundle with the reference, and with the program that the model was published for.
 
-    It sets the manifest's `published`, `versions`, `files` and `space`, and last its `parity`.
+    It sets the manifest's `published` and `versions`, and what `write_proof` sets.
+
+    Raises:
+        ParityError: they differ by more than the gate allows.
     """
-    folder, published, made = work.folder, None, versions()
-    unchanged: dict[str, FileRecord] = {}  # of files that another program wrote anew
-    if work.of_model:
-        if manifest.precision == "fp32":
-            work.report.stage(CHECKING)
-        published = _compare_published(manifest, expected, work)
-        free_memory()  # the other program's network
-    elif isinstance(work.source, StoredBundle):
-        made = manifest.versions | {f"refit-{name}": made[name] for name in ("whiten", "numpy") if name in made}
-        unchanged = work.source.changed_files()
-        for name in (POOLING_FILE, CARD_FILE):  # which this writes itself
-            unchanged.pop(name, None)
-    else:
-        work.report.stage("checking against numpy in float64")
+    if manifest.precision == "fp32":
+        work.report.stage(CHECKING)
+    published = _compare_published(manifest, expected, work)
+    free_memory()  # the other program's network
+    manifest = msgspec.structs.replace(manifest, published=published, versions=versions())
+    on = _on_cuda(work.options, work.report) if manifest.target == "cuda" else work.options
+
+    def check(manifest: Manifest, expected: Expected) -> ParityRecord:
+        agreement, alone = check_bundle(work.folder, expected, on)
+        if not GATES[manifest.precision].passes(agreement):
+            remedies = _remedies(manifest, work.model)
+            raise failure(expected, agreement, alone, manifest.precision, _named(manifest), remedies)
+        return parity_record(expected.reference, agreement, on, expected.max_tokens)
+
+    return write_proof(work.folder, manifest, fitted, expected, check)
+
+
+def write_proof(
+    folder: Path,
+    manifest: Manifest,
+    fitted: WhiteningMap | None,
+    expected: Expected,
+    check: Callable[[Manifest, Expected], ParityRecord],
+    unchanged: Mapping[str, FileRecord] | None = None,
+) -> Manifest:
+    """Write the probes, the manifest and the card of a bundle, and check it as it is written.
+
+    It sets the manifest's `files` and `space`, and last its `parity`.
+
+    Args:
+        folder: folder of the bundle.
+        manifest: its manifest.
+        fitted: its whitening; None for none.
+        expected: vectors of the reference before whitening.
+        check: compares the bundle with the reference's vectors, and raises ParityError if it differs.
+        unchanged: records of files that are kept as they were.
+    """
     affine = None if fitted is None else (fitted.mean, fitted.weight)
     expected = dataclasses.replace(expected, head=Head.of(affine, manifest.normalize))
     write_probes(folder, expected.probes)
-    files = {name: file_record(folder / name) for name in list_files(folder)} | unchanged
-    manifest = with_space(msgspec.structs.replace(manifest, published=published, versions=made, files=files))
+    files = {name: file_record(folder / name) for name in list_files(folder)} | dict(unchanged or {})
+    manifest = with_space(msgspec.structs.replace(manifest, files=files))
     (folder / MANIFEST_FILE).write_bytes(manifest.to_json())
-    manifest = with_model_card(folder, msgspec.structs.replace(manifest, parity=_check(manifest, expected, work)))
+    manifest = with_model_card(folder, msgspec.structs.replace(manifest, parity=check(manifest, expected)))
     (folder / MANIFEST_FILE).write_bytes(manifest.to_json())
     return manifest
-
-
-def _check(manifest: Manifest, expected: Expected, work: Work) -> ParityRecord:
-    """Check the bundle as it is written at the parity gate."""
-    gate, on = GATES[manifest.precision], work.options
-    if manifest.input == "vectors":
-        with VectorWhitener(work.folder) as whitener:
-            agreement = whitener.verify()
-        if not gate.passes(agreement):
-            raise ParityError(
-                f"the graph is not what numpy computes: {agreement}; wanted {gate}; no bundle was written"
-            )
-        return parity_record(expected.reference, agreement)
-    if work.of_model and manifest.target == "cuda":
-        on = _on_cuda(on, work.report)
-    agreement, alone = check_bundle(work.folder, expected, on)
-    if not gate.passes(agreement):
-        if work.of_model:
-            what = _named(manifest)
-            raise failure(expected, agreement, alone, manifest.precision, what, _remedies(manifest, work.model))
-        raise ParityError(
-            f"whitened anew, the bundle misses its gate: {agreement}; wanted {gate}: texts differ too little in some "
-            "direction for its precision; use a smaller --dim, another --whitening or more --shrinkage; no bundle was "
-            "written"
-        )
-    return parity_record(expected.reference, agreement, on, expected.max_tokens)
 
 
 def _on_cuda(options: SessionOptions, report: Reporter) -> SessionOptions:

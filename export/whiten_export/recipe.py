@@ -137,6 +137,12 @@ class Recipe:
         return Corpus(self.sources, self.column, None if limit == "all" else limit)
 
     @property
+    def corpus_to_read(self) -> Corpus:
+        """Return the sentences to calibrate int8 on, and to compare tokenizers on, where no whitening is fitted."""
+        limit = self.max_sentences
+        return Corpus(self.sources, self.column, None if limit == "all" else limit)
+
+    @property
     def fits(self) -> bool:
         """Return whether sentences are needed: for a whitening, or for the common component of sif."""
         return self.whitening is not None or self.pooling == "sif"
@@ -189,9 +195,11 @@ def _check_corpus(recipe: Recipe) -> None:
     if recipe.column is not None and set(recipe.sources) == {BUILTIN_CORPUS}:
         raise UsageError(f"column '{recipe.column}' was given without a corpus file; name the file it is a column of")
     if not recipe.fits:
-        for name in ("corpus", "column", "prompt_name", "max_sentences"):
+        calibrated = recipe.precision == "int8"
+        for name in ("prompt_name", *(() if calibrated else ("corpus", "column", "max_sentences"))):
             if getattr(recipe, name) != _USUAL[name]:
-                raise UsageError(f"{_option(name)} is for fitting a whitening, but there is none")
+                also = "" if name == "prompt_name" else ", or calibrating precision int8"
+                raise UsageError(f"{_option(name)} is for fitting a whitening{also}, but there is none")
 
 
 def _check_graph(recipe: Recipe) -> None:

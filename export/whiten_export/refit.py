@@ -2,29 +2,45 @@
 
 import dataclasses
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+import onnx_ir as ir
 
 from whiten_export.align import open_aligned
 from whiten_export.draft import fit_prompt
-from whiten_export.export import export
-from whiten_export.fit import keeps_norm
+from whiten_export.fit import FitJob, check_job, fit_whitening, keeps_norm
+from whiten_export.graph.builder import save_graph
+from whiten_export.graph.head import set_head
+from whiten_export.proof.gate import Expected, check_bundle
+from whiten_export.prove import parity_record, versions, write_proof
 from whiten_export.recipe import Recipe, whitening_name
 from whiten_export.sources.stored import StoredBundle, VectorFile
-from whiten_export.work import FitJob
-from whiten_export.writing.files import Export
-from whiten_export.writing.staging import check_place
+from whiten_export.writing.files import (
+    CONFIG_FILE,
+    POOLING_FILE,
+    Export,
+    rewrite_transformers_js,
+    write_pooling,
+    write_whitening,
+)
+from whiten_export.writing.staging import check_place, staged
+from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.errors import UsageError, instance_of, path_of
+from whiten_runtime.bundle.parity import GATES
+from whiten_runtime.bundle.records import ParityRecord
+from whiten_runtime.errors import ParityError, UsageError, instance_of, path_of
 from whiten_runtime.files.corpus import Corpus
+from whiten_runtime.hub.uploading import CARD_FILE
+from whiten_runtime.inference.loading import load_unwhitened
+from whiten_runtime.opened.vector_whitener import VectorWhitener
 from whiten_runtime.ort.providers import Provider, providers_for
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.development import check_searched, read_development
-from whiten_whitening.maps import Shrinkage, WhiteningSpec
+from whiten_whitening.maps import Shrinkage, WhiteningMap, WhiteningSpec
 from whiten_whitening.statistics import Origin, Statistics, fit_statistics, load_statistics, warn_of_repeats
 
 
@@ -46,7 +62,56 @@ def refit(
     check_place(out, replace)
     source = StoredBundle(path)
     manifest, job = draft_refit(recipe, source, stats, out.absolute().name, report, spec)
-    return export(source, manifest, job, out, replace, options or SessionOptions(), report)
+    check_job(job, manifest)
+    on = options or SessionOptions()
+    with staged(out, replace, report=report) as stage:
+        source.copy_files(stage)
+        graph, expected = source.graph(), source.expected()
+        manifest, fitted = fit_whitening(
+            manifest,
+            job,
+            job.statistics,
+            lambda: load_unwhitened(source.path, on, source.sha256)[1],
+            manifest.precision,
+            report,
+        )
+        if job.aligned_to is None:
+            report.stage(f"stored vectors of {path} do not fit the new bundle; --align-to would keep them usable")
+        report.stage(f"writing {out}, and checking it")
+        _write_head(stage, graph, manifest, fitted)
+        source.check_unchanged()
+        write_pooling(stage, manifest.dimension)
+        unchanged = source.changed_files()
+        if CONFIG_FILE in manifest.files and CONFIG_FILE not in unchanged:
+            rewrite_transformers_js(stage, (stage / EXTERNAL_DATA_FILE).is_file())
+        for name in (POOLING_FILE, CARD_FILE):  # which are written anew
+            unchanged.pop(name, None)
+        made = {f"refit-{name}": number for name, number in versions().items() if name in ("whiten", "numpy")}
+        manifest = msgspec.structs.replace(manifest, published=None, versions=manifest.versions | made)
+        check = partial(_check_refit, stage, on)
+        manifest = write_proof(stage, manifest, fitted, expected, check, unchanged)
+    return Export(out, manifest)
+
+
+def _write_head(folder: Path, graph: ir.Model, manifest: Manifest, fitted: WhiteningMap | None) -> None:
+    """Write a graph with the whitening as its end, and the whitening."""
+    set_head(graph, None if fitted is None else (fitted.mean, fitted.weight), manifest.normalize)
+    save_graph(graph, folder / MODEL_FILE)
+    if fitted is not None:
+        write_whitening(folder, fitted)
+
+
+def _check_refit(folder: Path, options: SessionOptions, manifest: Manifest, expected: Expected) -> ParityRecord:
+    """Compare a bundle that is whitened anew with the stored vectors of the reference."""
+    gate = GATES[manifest.precision]
+    agreement, _ = check_bundle(folder, expected, options)
+    if not gate.passes(agreement):
+        raise ParityError(
+            f"whitened anew, the bundle misses its gate: {agreement}; wanted {gate}: texts differ too little in some "
+            "direction for its precision; use a smaller --dim, another --whitening or more --shrinkage; no bundle was "
+            "written"
+        )
+    return parity_record(expected.reference, agreement, options, expected.max_tokens)
 
 
 def draft_refit(
@@ -244,7 +309,25 @@ def export_vectors(
     manifest = msgspec.structs.replace(source.draft, name=target.absolute().name, normalize=normalize)
     if warning := job.check_count(manifest):
         report.warn(warning)
-    return export(source, manifest, job, target, replace, SessionOptions(), report)
+    check_job(job, manifest)
+    with staged(target, replace, report=report) as stage:
+        graph, expected = source.graph(), source.expected()
+        manifest, fitted = fit_whitening(manifest, job, source.statistics, None, "fp32", report)
+        _write_head(stage, graph, manifest, fitted)
+        report.stage("checking against numpy in float64")
+        manifest = msgspec.structs.replace(manifest, versions=versions())
+        manifest = write_proof(stage, manifest, fitted, expected, partial(_check_vectors, stage))
+    return Export(target, manifest)
+
+
+def _check_vectors(folder: Path, manifest: Manifest, expected: Expected) -> ParityRecord:
+    """Compare a bundle of vectors with numpy."""
+    gate = GATES[manifest.precision]
+    with VectorWhitener(folder) as whitener:
+        agreement = whitener.verify()
+    if not gate.passes(agreement):
+        raise ParityError(f"the graph is not what numpy computes: {agreement}; wanted {gate}; no bundle was written")
+    return parity_record(expected.reference, agreement)
 
 
 def _bundle_name(name: str, spec: WhiteningSpec | None, dim: int | None, shrinkage: Shrinkage, normalize: bool) -> str:

@@ -1,4 +1,4 @@
-"""Define what an export starts from: `Source`, and `TokenModel` for those that compute hidden states from token ids."""
+"""Define what an export of a model starts from: `TokenModel`, which computes hidden states from token ids."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -25,29 +25,9 @@ from whiten_runtime.bundle.records import Pooling
 from whiten_runtime.bundle.records import Source as SourceRecord
 from whiten_runtime.errors import UsageError
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.statistics import Statistics
 
 SENTENCE_VECTOR = re.compile("embed|sentence|vec", re.IGNORECASE)
 """Names of outputs that a graph's makers call a sentence vector."""
-
-
-class Source:
-    """Starts an export: a network, an ONNX encoder, a table of vectors, a bundle, or a file of vectors."""
-
-    statistics: Statistics | None = None  # statistics of the vectors before whitening, where no corpus is embedded
-
-    @property
-    def draft(self) -> Manifest:
-        """The manifest of a bundle that gives the vectors as they are published, stored or precomputed."""
-        raise NotImplementedError
-
-    def graph(self, manifest: Manifest) -> ir.Model:
-        """Return the graph up to the vector before whitening."""
-        raise NotImplementedError
-
-    def expected(self, manifest: Manifest, cases: Sequence[Case], report: Reporter) -> Expected:
-        """Return the reference's vectors before whitening: of the cases, or those that the source has stored."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -59,7 +39,7 @@ class WeightCounts:
     score_heads: int = 0  # heads of attention that holds the scores of all pairs of tokens; 0 where it is fused
 
 
-class TokenModel(Source):
+class TokenModel:
     """Computes hidden states from token ids. The defaults are those of a table of vectors, without a network."""
 
     checkpoint: Checkpoint  # files of the model, and how its authors make a vector of a text

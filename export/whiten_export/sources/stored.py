@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from whiten_export.graph.builder import read_graph
 from whiten_export.graph.head import OPSET, vectors_graph
 from whiten_export.proof.gate import Case, Expected
-from whiten_export.sources.model import Source
 from whiten_runtime.bundle.bundle import (
     EXTERNAL_DATA_FILE,
     MODEL_FILE,
@@ -40,7 +39,7 @@ _AGAIN = ", vectors before whitening as stored at export, whitened by numpy in f
 _CHANGED = frozenset({MODEL_FILE, EXTERNAL_DATA_FILE, WHITENING_FILE, PROBE_VECTORS_FILE, CARD_FILE})
 
 
-class StoredBundle(Source):
+class StoredBundle:
     """Reads a bundle of texts; its draft is its manifest."""
 
     def __init__(self, path: str | Path) -> None:
@@ -60,11 +59,11 @@ class StoredBundle(Source):
         """Return the SHA-256 of the manifest, which names the bundle that was opened."""
         return self._bundle.sha256
 
-    def graph(self, manifest: Manifest) -> ir.Model:
+    def graph(self) -> ir.Model:
         """Return the graph, whose head is to be replaced."""
         return read_graph(self._bundle.model)
 
-    def expected(self, manifest: Manifest, cases: Sequence[Case], report: Reporter) -> Expected:
+    def expected(self) -> Expected:
         """Return the stored vectors of the reference before whitening."""
         parity = self.draft.parity
         first = parity.reference.split(_AGAIN)[0] if parity else "the reference"
@@ -95,10 +94,8 @@ class StoredBundle(Source):
 _PROBES = 64
 
 
-class VectorFile(Source):
+class VectorFile:
     """Reads a file of vectors, and the statistics of all of them."""
-
-    statistics: Statistics
 
     def __init__(self, file: Path, name: str, column: str | None, report: Reporter) -> None:
         self._file, self._name, self._column = file, name, column
@@ -138,11 +135,11 @@ class VectorFile(Source):
             files={},
         )
 
-    def graph(self, manifest: Manifest) -> ir.Model:
+    def graph(self) -> ir.Model:
         """Return the graph up to the vector before whitening, which is its input."""
         return vectors_graph(self.width)
 
-    def expected(self, manifest: Manifest, cases: Sequence[Case], report: Reporter) -> Expected:
+    def expected(self) -> Expected:
         """Return vectors spread evenly over the file, as the vectors before whitening."""
         count = self.statistics.moments.n
         wanted = np.unique(np.linspace(0, count - 1, _PROBES).astype(np.intp))

@@ -61,7 +61,7 @@ def test_the_proof_of_a_refit_names_options_of_its_provider(
     assert json.loads(ok(*command).stdout)["manifest"]["parity"]["provider"] == device
 
 
-@pytest.mark.parametrize("moment", ["fit.fit_corpus", "fit.fit", "export.set_head"])
+@pytest.mark.parametrize("moment", ["fit.fit_corpus", "fit.fit", "refit.set_head"])
 def test_a_bundle_that_is_replaced_meanwhile_is_refused(
     moment: str, golden: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
