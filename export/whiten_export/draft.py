@@ -1,19 +1,22 @@
 """Check a recipe against a model before weights are loaded: draft the manifest, and say which whitening to fit."""
 
 import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from whiten_export.align import open_aligned
 from whiten_export.fit import FitJob, is_multilingual, is_tuned
+from whiten_export.graph.fuse_cuda import fusions
 from whiten_export.recipe import Recipe, bundle_name
 from whiten_export.sources.model import TokenModel, resolve_layers
 from whiten_export.sources.opening import authors_length, choose_max_seq_length, open_model
 from whiten_export.sources.resolve import resolve
+from whiten_export.writing.staging import check_place
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import ChoiceRecord, pooling_modes
-from whiten_runtime.errors import UsageError
+from whiten_runtime.errors import UsageError, instance_of, path_of
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.inference.options import Prompts
 from whiten_runtime.reporter import Reporter
@@ -71,6 +74,43 @@ def default_name(recipe: Recipe, source: TokenModel) -> str:
     normalize = as_authors and source.draft.normalize if recipe.normalize is None else recipe.normalize
     same = as_authors and normalize == source.draft.normalize
     return bundle_name(source.checkpoint.name, recipe, recipe.layers, normalize, same)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Holds the choices about an export, checked against its model."""
+
+    source: TokenModel
+    recipe: Recipe  # with all that it left to the model
+    manifest: Manifest  # manifest of the bundle, if no whitening is fitted
+    job: FitJob | None  # whitening to fit; None for none
+    target: Path  # the bundle's place
+
+
+def draft_export(
+    recipe: Recipe, out: str | Path | None, replace: bool, report: Reporter, with_weights: bool = True
+) -> Draft:
+    """Check a recipe against its model, the packages that are installed, and the place of the bundle.
+
+    Args:
+        recipe: model and choices.
+        out: directory to create; None for bundles/NAME-l1-l6 and the like.
+        replace: replace a bundle that already exists.
+        report: receives stages and warnings.
+        with_weights: download the weights of a network too, so that it can be exported.
+    """
+    instance_of("recipe", recipe, Recipe, "Recipe('minilm', layers=(0, 1))")
+    if recipe.target == "cuda":
+        fusions()  # a missing package is reported before the work
+    if out is not None:
+        check_place(path_of("out", out), replace)
+    source = open_source(recipe, report, with_weights)
+    completed = fill_defaults(recipe, source)
+    target = Path("bundles", default_name(completed, source)) if out is None else path_of("out", out)
+    if out is None:
+        check_place(target, replace)
+    manifest, job = draft_manifest(completed, source, target.absolute().name, report)
+    return Draft(source, completed, manifest, job, target)
 
 
 def draft_manifest(recipe: Recipe, source: TokenModel, name: str, report: Reporter) -> tuple[Manifest, FitJob | None]:

@@ -16,18 +16,18 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from whiten_export.draft import default_name, draft_manifest, fill_defaults, open_source
+from whiten_export.draft import draft_export
 from whiten_export.fit import check_job, fit_options, fit_whitening
 from whiten_export.graph.attention.blocks import attend_in_blocks, text_memory
 from whiten_export.graph.builder import reopen_graph, save_graph
 from whiten_export.graph.float16 import halve_network, halve_weights
 from whiten_export.graph.fold_positions import fold_positions
-from whiten_export.graph.fuse_cuda import fuse_for_cuda, fusions
+from whiten_export.graph.fuse_cuda import fuse_for_cuda
 from whiten_export.graph.head import set_head
 from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8
 from whiten_export.graph.pooled_rows.compute import compute_pooled_rows
 from whiten_export.graph.products import sum_residuals
-from whiten_export.plan import memory_shortage
+from whiten_export.plan import warn_of_memory
 from whiten_export.proof.gate import Expected
 from whiten_export.proof.probe_texts import LONGEST_PROBE
 from whiten_export.prove import CHECKING, check_texts, check_unrounded, prove, reference_vectors
@@ -39,12 +39,12 @@ from whiten_export.writing.files import (
     write_tokenizer,
     write_whitening,
 )
-from whiten_export.writing.staging import check_place, staged
+from whiten_export.writing.staging import staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE, file_record
 from whiten_runtime.bundle.graph import scan_graph, unwanted
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.records import SHORT, QuantizationRecord
-from whiten_runtime.errors import UnsafeModelError, instance_of, path_of
+from whiten_runtime.errors import UnsafeModelError
 from whiten_runtime.inference.options import Prompts, with_prompt
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
@@ -79,29 +79,18 @@ def export_bundle(
         ParityError: the graph or the tokenizer differs from the model's; nothing is written.
         WhitenError: the model cannot be loaded, exported or written.
     """
-    instance_of("recipe", recipe, Recipe, "Recipe('minilm', layers=(0, 1))")
-    out = None if out is None else path_of("out", out)
     report = reporter or Reporter()
-    if recipe.target == "cuda":
-        fusions()  # a missing package is reported before the work
-    if out is not None:
-        check_place(out, replace)
-    source = open_source(recipe, report)
-    completed = fill_defaults(recipe, source)
-    target = out or Path("bundles") / default_name(completed, source)
-    if out is None:
-        check_place(target, replace)
-    manifest, job = draft_manifest(completed, source, target.absolute().name, report)
-    if (shortage := memory_shortage(source, manifest)) is not None:
-        report.warn(shortage)
+    draft = draft_export(recipe, out, replace, report)
+    source, manifest, job = draft.source, draft.manifest, draft.job
+    warn_of_memory(source, manifest, report)
     overrides = recipe.pooling is not None or (
         recipe.layers is not None and manifest.layers != (manifest.source.num_hidden_layers,)
     )
     corpus = job.corpus if job is not None and job.corpus is not None else recipe.corpus_to_read
     options = SessionOptions.on_device(recipe.device)
-    with staged(target, replace, report=report) as stage:
+    with staged(draft.target, replace, report=report) as stage:
         work = Work(source, manifest, job, corpus, stage, options, report)
-        return Export(target, export(manifest, work, overrides))
+        return Export(draft.target, export(manifest, work, overrides))
 
 
 def export(manifest: Manifest, work: Work, overrides: bool) -> Manifest:

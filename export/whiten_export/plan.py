@@ -4,15 +4,14 @@ from pathlib import Path
 
 import msgspec
 
-from whiten_export.draft import default_name, draft_manifest, fill_defaults, open_source
+from whiten_export.draft import draft_export
 from whiten_export.fit import FitJob
 from whiten_export.proof.probe_texts import LONGEST_PROBE
 from whiten_export.recipe import Recipe
 from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_export.work import one_at_a_time
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import Pooling, Precision, Target
-from whiten_runtime.errors import instance_of
+from whiten_runtime.bundle.records import Precision
 from whiten_runtime.ort.processor import usable_memory
 from whiten_runtime.reporter import Reporter
 
@@ -67,31 +66,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     bundle: str
     """Directory that would be created."""
-    model: str
-    checkpoint: str | None
-    """Hub id, or None for a local directory."""
-    model_type: str
-    weights: int
-    """Number of weights of the model, all of which are loaded."""
-    layers: tuple[int, ...]
-    num_hidden_layers: int
-    pooling: Pooling | None
-    modules: tuple[str, ...]
+    manifest: Manifest
+    """Manifest of the bundle, as far as it is known."""
     whitening: str | None
     """Method of the whitening that would be fitted, or "auto"; None for none."""
     sentences: int
     """Number of sentences to fit on; 0 without a whitening."""
-    normalize: bool
-    dimension: int
-    max_seq_length: int
-    precision: Precision
-    target: Target
+    weights: int
+    """Number of weights of the model, all of which are loaded."""
     memory_bytes: int
     """Estimate of the process's own memory at its peak; files that are mapped come on top, and can be dropped."""
     usable_bytes: int
     """Memory of the machine, or the limit of the cgroup if that is less."""
-    fits: bool
-    """Whether the estimate is within it."""
     bundle_bytes: int
     """Estimate of the size of the bundle."""
     work_bytes: int
@@ -99,71 +85,49 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seconds: int
     """Rough estimate of the time, without downloads, on two cores."""
 
-    @property
-    def shortage(self) -> str | None:
-        """Return what to say where the memory of this machine is too small; None where it is not."""
-        return _shortage(self.model, self.precision, self.memory_bytes, self.usable_bytes)
-
 
 @one_at_a_time
-def plan_export(recipe: Recipe, out: Path | None = None, reporter: Reporter | None = None) -> Plan:
+def plan_export(
+    recipe: Recipe, out: Path | None = None, replace: bool = False, reporter: Reporter | None = None
+) -> Plan:
     """Plan an export as `export_bundle` would do it, without downloading the weights of a network.
 
     Raises:
-        UsageError: the recipe is not valid for the model or the corpus.
+        UsageError: the recipe is not valid for the model, the corpus or the directory.
         WhitenError: the model cannot be read.
     """
-    instance_of("recipe", recipe, Recipe, "Recipe('minilm', layers=(0, 1))")
     report = reporter or Reporter()
-    source = open_source(recipe, report, with_weights=False)
-    completed = fill_defaults(recipe, source)
-    target = out or Path("bundles") / default_name(completed, source)
-    manifest, job = draft_manifest(completed, source, target.absolute().name, report)
+    draft = draft_export(recipe, out, replace, report, with_weights=False)
+    source, manifest, job = draft.source, draft.manifest, draft.job
+    warn_of_memory(source, manifest, report)
     counts = source.count_weights(manifest.layers)
-    memory, usable = _memory_bytes(counts, source, manifest), usable_memory()
-    dimension = manifest.dimension if job is None or job.dimension is None else job.dimension
     whitening = None
     if job is not None:
+        manifest = msgspec.structs.replace(manifest, dimension=job.dimension or manifest.dimension)
         whitening = "auto" if job.chooses else job.spec.method if job.spec is not None else "none"
     return Plan(
-        bundle=str(target),
-        model=manifest.source.model,
-        checkpoint=manifest.source.checkpoint,
-        model_type=manifest.source.model_type,
-        weights=counts.loaded,
-        layers=manifest.layers,
-        num_hidden_layers=manifest.source.num_hidden_layers,
-        pooling=manifest.pooling,
-        modules=manifest.modules,
+        bundle=str(draft.target),
+        manifest=manifest,
         whitening=whitening,
         sentences=0 if job is None else job.sentences,
-        normalize=manifest.normalize,
-        dimension=dimension,
-        max_seq_length=manifest.max_seq_length,
-        precision=manifest.precision,
-        target=manifest.target,
-        memory_bytes=memory,
-        usable_bytes=usable,
-        fits=memory <= usable,
-        bundle_bytes=_bundle_bytes(counts.exported, source, manifest, job, dimension),
+        weights=counts.loaded,
+        memory_bytes=_memory_bytes(counts, source, manifest),
+        usable_bytes=usable_memory(),
+        bundle_bytes=_bundle_bytes(counts.exported, source, manifest, job),
         work_bytes=_work_bytes(counts.exported, manifest),
         seconds=round(_seconds(counts.exported, source, manifest, job)),
     )
 
 
-def memory_shortage(source: TokenModel, manifest: Manifest) -> str | None:
-    """Return what to say where the memory of this machine is too small for an export; None where it is not."""
-    needed = _memory_bytes(source.count_weights(manifest.layers), source, manifest)
-    return _shortage(manifest.source.model, manifest.precision, needed, usable_memory())
-
-
-def _shortage(model: str, precision: Precision, needed: int, usable: int) -> str | None:
-    if needed <= usable:
-        return None
-    return (
-        f"the export of {model} in {precision} takes about {needed / 1e9:.1f} GB of memory, and this process may use "
-        f"{usable / 1e9:.1f} GB: use a machine or a container with more, or a smaller model"
-    )
+def warn_of_memory(source: TokenModel, manifest: Manifest, report: Reporter) -> None:
+    """Warn where the memory of this machine is too small for an export."""
+    needed, usable = _memory_bytes(source.count_weights(manifest.layers), source, manifest), usable_memory()
+    if needed > usable:
+        report.warn(
+            f"the export of {manifest.source.model} in {manifest.precision} takes about {needed / 1e9:.1f} GB of "
+            f"memory, and this process may use {usable / 1e9:.1f} GB: use a machine or a container with more, or a "
+            "smaller model"
+        )
 
 
 def _memory_bytes(counts: WeightCounts, source: TokenModel, manifest: Manifest) -> int:
@@ -187,9 +151,9 @@ def _in_products(weights: int, source: TokenModel, manifest: Manifest) -> int:
     return max(weights - source.vocab_size * manifest.source.hidden_size, 0)
 
 
-def _bundle_bytes(weights: int, source: TokenModel, manifest: Manifest, job: FitJob | None, dimension: int) -> int:
+def _bundle_bytes(weights: int, source: TokenModel, manifest: Manifest, job: FitJob | None) -> int:
     """Estimate the size of a bundle: weights, tokenizer, and the whitening with its covariance in float64."""
-    width = manifest.unwhitened_width
+    width, dimension = manifest.unwhitened_width, manifest.dimension
     whitening = 0 if job is None else 8 * width * (width + dimension) + 4 * width * dimension
     return _WEIGHT_BYTES[manifest.precision] * weights + len(source.tokenizer.json.encode()) + whitening + _OTHERS
 

@@ -206,7 +206,7 @@ def export(
         if plan:
             with needing("export"):
                 from whiten_export.plan import plan_export
-            shared.tell_plan(plan_export(recipe, out, reporter), reporter, as_json)
+            shared.tell_plan(plan_export(recipe, out, force, reporter), reporter, as_json)
             return
         with needing("export"):
             from whiten_export.export import export_bundle

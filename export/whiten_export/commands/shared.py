@@ -107,26 +107,21 @@ def summary(path: Path, size: int, manifest: Manifest, seconds: float | None = N
 
 
 def tell_plan(plan: "Plan", reporter: ConsoleReporter, as_json: bool) -> None:
-    """Print a plan of an export, and warn if the memory of this machine is too small for it."""
-    if plan.shortage is not None:
-        reporter.warn(plan.shortage)
+    """Print a plan of an export."""
     if as_json:
         console.print_json(structs.asdict(plan) | {"warnings": reporter.warnings})
         return
-    modules = f", then {', '.join(plan.modules)}" if plan.modules else ""
-    origin = plan.checkpoint or "local"
+    manifest = plan.manifest
+    source, modules = manifest.source, f", then {', '.join(manifest.modules)}" if manifest.modules else ""
     rows = [
-        ("model", f"{plan.model} ({origin}): {plan.model_type}, {plan.weights:,} weights"),
-        ("layers", f"{', '.join(map(str, plan.layers))} of {plan.num_hidden_layers}"),
-        ("pooling", f"{plan.pooling}{modules}"),
+        ("model", f"{source.model} ({source.checkpoint or 'local'}): {source.model_type}, {plan.weights:,} weights"),
+        ("layers", f"{', '.join(map(str, manifest.layers))} of {source.num_hidden_layers}"),
+        ("pooling", f"{manifest.pooling}{modules}"),
         ("whitening", f"{plan.whitening}, on {plan.sentences:,} sentences" if plan.whitening else "none"),
-        ("vectors", f"{plan.dimension} numbers{', divided by the norm' if plan.normalize else ''}"),
-        ("max length", f"{plan.max_seq_length} tokens"),
-        ("precision", plan.precision + (", fused for CUDA" if plan.target == "cuda" else "")),
-        (
-            "memory",
-            f"about {_about(plan.memory_bytes)} at the peak, of {human_size(plan.usable_bytes)} that it may use",
-        ),
+        ("vectors", f"{manifest.dimension} numbers{', divided by the norm' if manifest.normalize else ''}"),
+        ("max length", f"{manifest.max_seq_length} tokens"),
+        ("precision", manifest.precision + (", fused for CUDA" if manifest.target == "cuda" else "")),
+        ("memory", f"about {_about(plan.memory_bytes)} at the peak, of {human_size(plan.usable_bytes)}"),
         ("disk", f"about {_about(plan.bundle_bytes)}, and {_about(plan.work_bytes)} more while it works"),
         ("time", f"very roughly {_duration(plan.seconds)} on two cores, without downloads"),
     ]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from support.cli import ok, refused
 
 INT8 = ("--layers", "-1", "--whitening", "none", "--precision", "int8")

@@ -47,11 +47,11 @@ def test_nothing_is_written_and_json_has_the_plan(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     found = json.loads(ok("export", checkpoint("bert"), "--layers", "1,-1", "--plan", "--json").stdout)
+    manifest = found["manifest"]
     assert found["bundle"] == "bundles/tiny-bert-l1-l4"
-    assert (found["layers"], found["num_hidden_layers"], found["pooling"]) == ([1, 4], 4, "mean")
-    assert (found["whitening"], found["sentences"], found["dimension"]) == ("auto", 384, 32)
-    assert (found["max_seq_length"], found["precision"], found["warnings"]) == (48, "fp32", [])
-    assert found["fits"]
+    assert (manifest["layers"], manifest["source"]["num_hidden_layers"], manifest["pooling"]) == ([1, 4], 4, "mean")
+    assert (found["whitening"], found["sentences"], manifest["dimension"]) == ("auto", 384, 32)
+    assert (manifest["max_seq_length"], manifest["precision"], found["warnings"]) == (48, "fp32", [])
     assert found["memory_bytes"] < found["usable_bytes"]
     shown = ok("export", checkpoint("bert"), "--layers", "1,-1", "--plan")
     assert "whitening   auto, on 384 sentences" in shown.stdout
@@ -59,7 +59,12 @@ def test_nothing_is_written_and_json_has_the_plan(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_an_export_refuses_is_refused(checkpoint: Callable[[str], Path]) -> None:
+def test_what_an_export_refuses_is_refused(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    out = tmp_path / "bundle"
+    ok("export", checkpoint("bert"), "--whitening", "none", "--out", out)
+    assert "--force" in refused("export", checkpoint("bert"), "--out", out, "--plan")
+    assert json.loads(ok("export", checkpoint("bert"), "--out", out, "--force", "--plan", "--json").stdout)["weights"]
+    assert "not a bundle" in refused("export", checkpoint("bert"), "--out", tmp_path, "--plan")
     assert "layer" in refused("export", checkpoint("bert"), "--layers", "9", "--plan")
     assert "--plan is for models" in refused("export", "mine", "--from-vectors", "a.npy", "--plan")
 
@@ -72,7 +77,6 @@ def test_too_little_memory_is_told_before_the_work(
     result = ok("export", checkpoint("bert"), "--precision", precision, "--plan", "--json")
     (warning,) = json.loads(result.stdout)["warnings"]
     assert f"in {precision} takes about 0.6 GB of memory, and this process may use 0.1 GB" in warning
-    assert not json.loads(result.stdout)["fits"]
     said = refused("export", checkpoint("bert"), "--precision", precision, "--corpus", tmp_path / "no", "--plan")
     assert "no" in said
 
@@ -101,7 +105,10 @@ def plan_of_folder(folder: Path, found: Plan) -> Plan:
     import msgspec
 
     local = plan_export(Recipe(str(folder)), Path(found.bundle))
-    return msgspec.structs.replace(local, model=found.model, checkpoint=found.checkpoint)
+    theirs = found.manifest.source
+    named = {"model": theirs.model, "checkpoint": theirs.checkpoint, "revision": theirs.revision}
+    source = msgspec.structs.replace(local.manifest.source, **named)
+    return msgspec.structs.replace(local, manifest=msgspec.structs.replace(local.manifest, source=source))
 
 
 def test_weights_in_parts_and_pickles_are_not_downloaded(
@@ -123,7 +130,8 @@ def test_weights_in_parts_and_pickles_are_not_downloaded(
 def test_tables_are_planned_too(tmp_path: Path) -> None:
     write_word_vectors(tmp_path / "words.txt", ["the cat sat", "rain falls"], 12)
     found = plan_export(Recipe(str(tmp_path / "words.txt"), whitening=None))
-    assert (found.layers, found.num_hidden_layers, found.dimension) == ((0,), 0, 12)
+    source, manifest = found.manifest.source, found.manifest
+    assert (manifest.layers, source.num_hidden_layers, manifest.dimension) == ((0,), 0, 12)
     assert found.whitening is None
 
 
