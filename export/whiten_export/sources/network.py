@@ -1,8 +1,4 @@
-"""Load a network with transformers: its config, and all its weights, without code of pickles; merge adapters.
-
-A network with code of its own gets what transformers 5 takes from it as it loads: weights that the code's
-`_init_weights` replaces by random numbers, and constants, which are lost.
-"""
+"""Load a network with transformers: its config, and all its weights, without code of pickles; merge adapters."""
 
 import hashlib
 import logging
@@ -10,9 +6,8 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,8 +22,9 @@ from whiten_export.sources.checkpoint import Checkpoint, way_to_code
 from whiten_export.sources.checks import check_config, read_tokenizer_config, rotary_kinds
 from whiten_export.sources.families import family_of
 from whiten_export.sources.files import ADAPTER_CONFIG, adapter_weights, network_code, read_settings
+from whiten_export.sources.own_code import names_in_network, other_version, restore_weights
 from whiten_export.sources.tokenizer import missing_tokenizer, tokenizer_missing
-from whiten_runtime.errors import UsageError, WhitenError, from_clone, parse_whole
+from whiten_runtime.errors import UsageError, WhitenError, from_clone
 
 _LOGGERS = ("torch", "transformers", "sentence_transformers", "peft", "onnxscript", "onnx_ir")
 
@@ -124,17 +120,6 @@ def from_pretrained(
         elif trust_remote_code and way_to_code(checkpoint):
             reason += other_version(read_settings(checkpoint.directory / "config.json").get("transformers_version"))
         raise WhitenError(f"transformers cannot load '{checkpoint.model}': {reason}") from error
-
-
-def other_version(stated: object) -> str:
-    """Return what is said of own code that fails, by the version of transformers that a config was written by."""
-    major = parse_whole(str(stated).partition(".")[0])
-    if is_transformers_4() or major is None or major >= 5:
-        return ""
-    return (
-        f"; its own code may be for transformers {stated}, which wrote config.json, and {transformers.__version__} is "
-        "installed: install transformers 4.57 and sentence-transformers 5.7"
-    )
 
 
 @contextmanager
@@ -275,7 +260,7 @@ def load_network(
         raise WhitenError(
             f"{checkpoint.directory}: its own code has {len(unread)} weights, such as '{unread[0]}', that its files "
             f"have by another name; transformers {transformers.__version__} may have put random numbers into them: "
-            "install transformers 4.57 and sentence-transformers 5.7"
+            "use a repository of the model whose code is for transformers 5"
         )
     check_numbers(network, checkpoint.weights, optional)
     used = [value for name, value in network.named_parameters() if pooler or not UNUSED.search(name)]
@@ -402,7 +387,7 @@ def check_numbers(network: nn.Module, files: Sequence[Path], optional: Sequence[
     places = dict[str, str]()
     for file in files:
         for key, kind in tensor_kinds(file).items():
-            for name in _names(key, prefix) & parameters.keys():
+            for name in names_in_network(key, prefix) & parameters.keys():
                 if kind.startswith(("I", "U", "BOOL")):
                     raise WhitenError(f"{file}: '{key}' holds {kind}; wanted weights, which are floating-point numbers")
                 places[name] = f"{file}: '{key}'"
@@ -431,117 +416,3 @@ def _refusal(error: Exception) -> str:
             "as in a file of safetensors"
         )
     return "is damaged, or no file of PyTorch weights; copy the model again, or use one with safetensors"
-
-
-_OWN_CODE = "transformers_modules."
-"""Package into which transformers imports a checkpoint's own code."""
-
-
-_RENAMED = {
-    "LayerNorm.gamma": "LayerNorm.weight",
-    "LayerNorm.beta": "LayerNorm.bias",
-    ".weight_g": ".parametrizations.weight.original0",
-    ".weight_v": ".parametrizations.weight.original1",
-}
-"""Ends of names in files, those of TensorFlow and of older versions of PyTorch, and what transformers makes of them."""
-
-
-def is_transformers_4() -> bool:
-    """Return whether the installed transformers is of version 4, which loads networks and configs in another way."""
-    return bool(transformers.__version__.startswith("4."))
-
-
-def restore_weights(network: nn.Module, files: Collection[Path]) -> tuple[str, ...]:
-    """Write the stored weights once more into a network of own code; return the weights that no file has by their name.
-
-    transformers 5 calls `_init_weights` of the code after it has loaded the weights. Code that writes to `weight.data`
-    then replaces them: all of them before 5.13, and those of modules with a constant that is not stored since.
-    """
-    if is_transformers_4() or not is_own_code(network):
-        return ()
-    prefix = f"{getattr(network, 'base_model_prefix', '')}."
-    wanted = network.state_dict(keep_vars=True)
-    written = set()
-    with torch.no_grad():
-        for file in files:
-            for key, stored in _tensors(file):
-                for name in _names(key, prefix) & wanted.keys():
-                    weight = wanted[name]
-                    written.add(id(weight))
-                    if not torch.equal(weight, stored := stored.to(weight.device, weight.dtype)):
-                        weight.copy_(stored)
-    return tuple(name for name, weight in network.named_parameters() if id(weight) not in written)
-
-
-def _names(key: str, prefix: str) -> set[str]:
-    """Return the names by which a network may have a weight of a file, which may be of another time."""
-    for old, new in _RENAMED.items():
-        if key.endswith(old):
-            key = key.removesuffix(old) + new
-            break
-    return {key, key.removeprefix(prefix), prefix + key}
-
-
-def is_own_code(network: nn.Module) -> bool:
-    """Return whether a network is of a class that comes with the checkpoint."""
-    return type(network).__module__.startswith(_OWN_CODE)
-
-
-def _tensors(file: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a file of weights with their names."""
-    if file.suffix == ".safetensors":
-        with safe_open(file, "pt") as opened:
-            for name in opened.keys():  # noqa: SIM118
-                yield name, opened.get_tensor(name)
-    else:
-        yield from torch.load(file, map_location="cpu", weights_only=True).items()
-
-
-def restore_buffers(network: nn.Module) -> None:
-    """Compute the constants of a network's own code that no file stores, such as frequencies of rotary embeddings.
-
-    transformers 5 makes a network without memory before it loads weights. Buffers that are not stored
-    (`persistent=False`) then have any numbers; it computes only those of its own classes anew.
-
-    Raises:
-        WhitenError: the network cannot be made a second time.
-    """
-    if is_transformers_4() or not is_own_code(network) or not any(_constants(network)):
-        return
-    try:
-        with _without_parameters():
-            made = type(network)(deepcopy(network.config))
-        computed = {(name, key): buffer for name, key, _, buffer in _constants(made)}
-        for name, key, module, buffer in list(_constants(network)):
-            module._buffers[key] = computed[name, key].to(buffer.device, buffer.dtype).reshape(buffer.shape)
-    except Exception as error:  # from unknown code
-        raise WhitenError(
-            f"{type(network).__name__} has constants that its files do not store, and transformers loses them; they "
-            f"cannot be computed anew: {type(error).__name__} {' '.join(str(error).split())[:200]}"
-        ) from error
-
-
-def _constants(network: nn.Module) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
-    """Yield the buffers that no file stores: the name of the module, that of the buffer, the module, the buffer."""
-    for name, module in network.named_modules():
-        for key in sorted(module._non_persistent_buffers_set):
-            if (buffer := module._buffers.get(key)) is not None:
-                yield name, key, module, buffer
-
-
-@contextmanager
-def _without_parameters() -> Iterator[None]:
-    """Let modules that are made have parameters without memory, and buffers with their numbers."""
-    register = nn.Module.register_parameter
-
-    def register_shape(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        register(module, name, parameter)
-        if parameter is not None:
-            module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=False)
-
-    made: Any = register_shape
-    nn.Module.register_parameter = made  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        nn.Module.register_parameter = register  # type: ignore[method-assign]

@@ -6,7 +6,6 @@ import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
-from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -35,16 +34,14 @@ from whiten_export.sources.config import count_weights, empty_positions, has_pos
 from whiten_export.sources.families import SCALED_BY_LENGTH, batch_limit, family_of, usable_positions
 from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_export.sources.network import (
-    is_own_code,
     load_config,
     load_network,
     load_tokenizer,
     network_class,
     one_thread,
-    other_version,
     quiet,
-    restore_buffers,
 )
+from whiten_export.sources.own_code import is_own_code, other_version, restore_buffers
 from whiten_export.sources.published import way_to_text
 from whiten_export.sources.sentence_transformers import encode_published
 from whiten_export.sources.tokenizer import describe_tokenizer
@@ -360,14 +357,10 @@ class TorchReference(Reference):
         return np.concatenate(parts, axis=2)
 
 
-_SAFE = find_spec("transformers.utils.output_capturing") is not None
-"""Whether transformers collects hidden states for each thread apart; before version 5 it replaced blocks' methods."""
-
-
 def keeps_nothing(network: nn.Module) -> bool:
     """Return whether a network of a known architecture keeps nothing between calls, so that threads can share it."""
     known = family_of(str(getattr(getattr(network, "config", None), "model_type", ""))).supported
-    return _SAFE and known and batch_limit(getattr(network, "config", None)) is None
+    return known and batch_limit(getattr(network, "config", None)) is None
 
 
 def with_own_attention(network: nn.Module) -> nn.Module:
@@ -402,7 +395,7 @@ def hidden_states(network: nn.Module, input_ids: Tensor, attention_mask: Tensor)
             f"this {model_type(network)} network projects its last states from {states[-1].shape[-1]} to "
             f"{last.shape[-1]} numbers, which is not supported"
         )
-    return (*states[:-1], last)  # transformers 4 lists ModernBERT's last state without the norm behind the last block
+    return (*states[:-1], last)  # own code may list the last state without the norm behind the last block
 
 
 def model_type(network: nn.Module) -> str:

@@ -25,7 +25,8 @@ from whiten_export.sources.checkpoint import Checkpoint, source_record, way_to_c
 from whiten_export.sources.config import WITHOUT_UNKNOWN, plain_attention
 from whiten_export.sources.files import ADAPTER_CONFIG, NETWORK_WEIGHTS, module_weights, read_settings
 from whiten_export.sources.model import TableReference, TokenModel
-from whiten_export.sources.network import check_numbers, explaining, one_thread, quiet, restore_buffers, restore_weights
+from whiten_export.sources.network import check_numbers, explaining, one_thread, quiet
+from whiten_export.sources.own_code import restore_buffers, restore_weights
 from whiten_export.sources.published import Published, Stored
 from whiten_export.sources.tokenizer import SourceTokenizer, missing_tokenizer, obey_ends, read_backend
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
