@@ -14,7 +14,6 @@ import numpy as np
 import onnx_ir as ir
 
 from whiten_export.graph.builder import save_graph
-from whiten_export.graph.poolings import POOLINGS
 from whiten_export.proof.gate import (
     Case,
     Expected,
@@ -269,9 +268,6 @@ def _named(manifest: Manifest) -> str:
     return f"this {manifest.source.model_type} network, layers {layers} with {manifest.pooling} pooling,"
 
 
-_UNIT = 1e-3
-"""Largest distance of a norm from 1 that counts as 1."""
-
 _UNDEFINED = frozenset({"cls", "max"})
 """Poolings that have no vector of no tokens: sentence-transformers takes those of the prompt, or minus infinity."""
 
@@ -375,29 +371,20 @@ def _probe_rows(manifest: Manifest, work: Work) -> list[list[int]]:
 def _check_own_vectors(manifest: Manifest, output: str, rows: Sequence[Sequence[int]], work: Work) -> None:
     source, pooling = work.model, manifest.pooling
     assert pooling is not None
-    theirs = source.own_vectors(output, rows)
-    subject = f"'{source.checkpoint.model}': the graph's own output {output}"
-    keep = f"--pooling {pooling} takes the pooled token states all the same"
-    if not np.isfinite(theirs).all():
-        raise UsageError(f"{subject} is NaN or infinite for some texts; {keep}")
-    ours = _pooled(manifest, pooling, rows, source)
-    if _equal(ours, theirs):
+    theirs, ours = source.own_vectors(output, rows), _pooled(manifest, pooling, rows, source)
+    finite = np.isfinite(theirs).all()
+    if finite and _equal(ours, theirs):
         return
-    if theirs.shape != ours.shape:
-        raise UsageError(
-            f"{subject} has {theirs.shape[1]} numbers, but {pooling} pooling of its token states gives "
-            f"{ours.shape[1]}, so its last steps would be left out; export it with its token states alone and the "
-            f"modules of sentence-transformers beside it; {keep}"
-        )
-    others = (mode for mode, row in POOLINGS.items() if row.weights is not None and mode != pooling)
-    equals = (mode for mode in others if _equal(_pooled(manifest, mode, rows, source), theirs))
-    if (equal := next(equals, None)) is not None:
-        unit = np.abs(np.linalg.norm(theirs, axis=1) - 1).max() < _UNIT
-        way = f"--pooling {equal} --whitening none{' --normalize' if unit else ''}"
-        raise UsageError(f"{subject} is {equal} pooling of its token states: pass {way}; {keep}")
-    worst = compare(_unit(ours), _unit(theirs)).min_cosine
-    pooled = f"{pooling} pooling of its token states gives"
-    raise UsageError(f"{subject} is another vector than {pooled} (cosine {worst:.3f} at worst); {keep}")
+    if not finite:
+        difference = "NaN or infinite for some texts"
+    elif theirs.shape != ours.shape:
+        difference = f"{theirs.shape[1]} numbers, not {ours.shape[1]}"
+    else:
+        difference = f"cosine {compare(_unit(ours), _unit(theirs)).min_cosine:.3f} at worst"
+    raise UsageError(
+        f"'{source.checkpoint.model}': the graph's own output {output} is another vector than {pooling} pooling of its "
+        f"token states gives ({difference}); --pooling NAME, {pooling} too, takes the pooled token states all the same"
+    )
 
 
 def _pooled(manifest: Manifest, pooling: Pooling, rows: Sequence[Sequence[int]], source: TokenModel) -> Float64Array:
