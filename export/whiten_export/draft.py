@@ -233,7 +233,7 @@ def _length(recipe: Recipe, source: TokenModel, report: Reporter) -> int:
         full = length == source.positions
         more = "states: its table of positions has no more" if full else "takes; --max-length takes more"
         report.warn(f"texts will be cut to {length} tokens of the {read} that {checkpoint.name} {more}")
-    if read is None and checkpoint.published is not None:
+    if read is None and checkpoint.describes_vectors:
         report.warn(
             f"{checkpoint.name} states no maximum length, and its authors' program cuts no text of it; here texts are "
             f"cut to {length} tokens: --max-length takes more"
@@ -243,11 +243,11 @@ def _length(recipe: Recipe, source: TokenModel, report: Reporter) -> int:
 
 def _left_out(recipe: Recipe, source: TokenModel, manifest: Manifest) -> list[str]:
     """Name the modules that other layers or another pooling leave out; a whitening takes the place of Normalize."""
-    own = source.checkpoint.own
-    if own is None or source.is_authors(recipe.layers, recipe.pooling):
+    authors = source.checkpoint.authors
+    if authors is None or source.is_authors(recipe.layers, recipe.pooling):
         return []
     scaled = recipe.whitening is not None or manifest.normalize
-    return [*map(str, own.modules), *(["Normalize"] if own.normalize and not scaled else [])]
+    return [*map(str, authors.modules), *(["Normalize"] if authors.normalize and not scaled else [])]
 
 
 def _check_matryoshka(recipe: Recipe, source: TokenModel, same: bool, width: int, fits: bool) -> None:

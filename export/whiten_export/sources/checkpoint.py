@@ -1,4 +1,4 @@
-"""Describe a pretrained model on disk: its files, its own Python code, and its record for the manifest."""
+"""Describe a pretrained model on disk: its files, how its authors make vectors, its own code, its manifest record."""
 
 import re
 from collections.abc import Mapping
@@ -9,17 +9,44 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
+from whiten_export.proof.reference import Composition
 from whiten_export.sources.files import (
     network_code,
     split_repository,
     tokenizer_code,
 )
-from whiten_export.sources.published import Published
 from whiten_models.catalogue import Entry
-from whiten_runtime.bundle.records import Pooling, Source
+from whiten_runtime.bundle.records import Pooling, Similarity, Source
 from whiten_runtime.hub.uploading import CARD_FILE
 
 Kind = Literal["transformers", "onnx", "words", "static"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Names a module of sentence-transformers."""
+
+    kind: str  # name of its class, without the class's place, which moved between versions
+    folder: Path  # folder of its files
+
+
+@dataclass(frozen=True)
+class Authors(Composition):
+    """How a model's authors make the vector of a text."""
+
+    layers: tuple[int, ...] = (-1,)  # indices into the hidden states; -1 is the last, however many there are
+    # what says so: the files of a program, the outputs of an ONNX graph, or the catalogue
+    stated_by: Literal["sentence-transformers", "model2vec", "graph", "catalogue"] = "catalogue"
+    normalize: bool = False  # whether vectors are divided by their L2 norm at the end
+    prompts: Mapping[str, str] = field(default_factory=dict)  # prompts by name
+    default_prompt_name: str | None = None  # name of the prompt that texts get if none is asked for
+    similarity_fn_name: Similarity = "cosine"  # similarity of two vectors
+    matryoshka_dimensions: tuple[int, ...] = ()  # dimensions at which vectors may be cut, largest first
+    max_length: int | None = None  # maximum number of tokens of a text; None if not stated
+    do_lower_case: bool = False  # whether texts are lower-cased before they are tokenised
+    steps: tuple[Step, ...] = ()  # modules of sentence-transformers in order, those of a route in place of a Router
+    route: str | None = None  # route of the Router; None without one
+    files: tuple[Path, ...] = ()  # weight files of the modules behind the network
 
 
 @dataclass(frozen=True)
@@ -41,36 +68,22 @@ class Checkpoint:
     merged_into: str | None = None  # model that the adapter is merged into, or None
     weights_sha256: str = ""  # SHA-256 over the weight files, in the order of their names
     root: Path | None = None  # directory that names the model, which contains `directory`; None if they are the same
-    published: Published | None = None  # how sentence-transformers makes a vector of it; None without its files
-    makes_vectors: bool = False  # whether something else says that its authors make sentence vectors of it
+    authors: Authors | None = None  # how its authors make a vector of a text; None if nothing says so
+    sentence_similarity: bool = False  # whether its files or the catalogue say that it was fine-tuned for it
     code: Mapping[str, str] = field(default_factory=dict)  # commits of other repositories whose code runs, by their ids
     notes: tuple[str, ...] = ()  # which of several models a name was taken for, where it may be another's
 
     @property
-    def sentence_similarity(self) -> bool:
-        """Return whether it was fine-tuned for sentence similarity, by the catalogue or by its files."""
-        known = self.entry is not None and self.entry.sentence_similarity
-        return known or self.published is not None or self.makes_vectors
-
-    @property
     def pooling(self) -> Pooling:
-        """Return the pooling of its authors, else the catalogue's, else "mean"."""
-        if self.published is not None:
-            return self.published.pooling
+        """Return the default pooling: that of its authors, else the catalogue's, else "mean"."""
+        if self.authors is not None:
+            return self.authors.pooling
         return self.entry.pooling if self.entry is not None else "mean"
 
     @property
-    def own(self) -> Published | None:
-        """Return how its authors make a vector, by its files or by the catalogue; None if neither says."""
-        entry, published = self.entry, self.published
-        if entry is None:
-            return published
-        if published is None:
-            if not entry.as_published:
-                return None
-            published = Published(self.directory, pooling=entry.pooling, normalize=entry.normalize)
-        default = published.default_prompt_name or entry.default_prompt
-        return replace(published, prompts=dict(entry.prompts) | dict(published.prompts), default_prompt_name=default)
+    def describes_vectors(self) -> bool:
+        """Return whether its own files, and not only the catalogue, say how its authors make a vector."""
+        return self.authors is not None and self.authors.stated_by != "catalogue"
 
     @property
     def tokenizer_directory(self) -> Path:
@@ -80,12 +93,28 @@ class Checkpoint:
         return self.directory
 
 
-def code_that_ran(checkpoint: Checkpoint, runs: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the files of code that runs, by name: "own.py", or "ORG/NAME@COMMIT/own.py" of another repository.
+def with_catalogue(checkpoint: Checkpoint) -> Checkpoint:
+    """Complete what a checkpoint's files say of its authors' vectors by its entry of the catalogue, if it has one."""
+    entry, authors = checkpoint.entry, checkpoint.authors
+    if entry is None:
+        return checkpoint
+    if authors is None and entry.as_published:
+        authors = Authors((-1,), entry.pooling, normalize=entry.normalize, max_length=entry.max_length)
+    if authors is not None:
+        authors = replace(
+            authors,
+            prompts=dict(entry.prompts) | dict(authors.prompts),
+            default_prompt_name=authors.default_prompt_name or entry.default_prompt,
+            matryoshka_dimensions=entry.dimensions,
+        )
+    similar = checkpoint.sentence_similarity or entry.sentence_similarity
+    return replace(checkpoint, authors=authors, sentence_similarity=similar)
 
-    Args:
-        checkpoint: files of the model.
-        runs: classes of transformers, such as "AutoModel", in whose place code of the checkpoint runs.
+
+def code_that_ran(checkpoint: Checkpoint, runs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the files of the code that runs in place of classes of transformers, such as "AutoModel".
+
+    They are named "own.py", or "ORG/NAME@COMMIT/own.py" in another repository.
     """
     files = (split_repository(file) for name, file in _codes(checkpoint).items() if name in runs)
     places = {repository: f"{repository}@{commit}/" for repository, commit in checkpoint.code.items()}
@@ -93,13 +122,9 @@ def code_that_ran(checkpoint: Checkpoint, runs: tuple[str, ...]) -> tuple[str, .
 
 
 def ignored_code(checkpoint: Checkpoint, runs: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the files of a checkpoint's own code for its config, network and tokenizer that are not run, by name.
+    """Return the files of a checkpoint's own code that are not run; `runs` is as for `code_that_ran`.
 
     Models of the catalogue are known to be right without such code, and have none here.
-
-    Args:
-        checkpoint: files of the model.
-        runs: classes of transformers, such as "AutoModel", in whose place code of the checkpoint runs.
     """
     if checkpoint.entry is not None:
         return ()

@@ -8,19 +8,19 @@ from typing import Any
 from tokenizers import Tokenizer, processors
 
 from whiten_export.proof.probe_texts import TOKENIZER_TEXTS, probe_texts
-from whiten_export.sources.checkpoint import Checkpoint, read_card, way_to_code
+from whiten_export.sources.checkpoint import Authors, Checkpoint, read_card, way_to_code
 from whiten_export.sources.files import (
     ADAPTER_CONFIG,
     ADAPTERS_BELOW,
     HEADS,
     INDEX,
+    MODULES_FILE,
     NETWORK_WEIGHTS,
     ONNX_PLACES,
     WORD_FILES,
     read_settings,
     tensor_names,
 )
-from whiten_export.sources.published import MODULES_FILE, Published
 from whiten_models.catalogue import near_matches
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.errors import UsageError, WhitenError
@@ -85,14 +85,30 @@ def weights_error(model: str, path: Path) -> UsageError:
     return UsageError(f"{message}wanted a directory written by save_pretrained, or by optimum-cli export onnx")
 
 
-def base_note(model: str, base: str, own: Published) -> str:
+def base_note(model: str, base: str, authors: Authors) -> str:
     """Return what an export says of an adapter that does not say how it makes vectors, while its base does."""
-    left = f", but for {', '.join(map(str, own.modules))}" if own.modules else ""
+    left = f", but for {', '.join(map(str, authors.modules))}" if authors.modules else ""
     return (
         f"adapter '{model}' does not say how it makes vectors, and its base '{base}' is an embedding model: to make "
-        f"them as that does{left}, pass --layers -1 --pooling {own.pooling} --whitening none"
-        f"{' --normalize' if own.normalize else ''}"
+        f"them as that does{left}, pass --layers -1 --pooling {authors.pooling} --whitening none"
+        f"{' --normalize' if authors.normalize else ''}"
     )
+
+
+TEXT_OF_CLIP = (
+    "save its network of texts alone, CLIPTextModel.from_pretrained(MODEL).save_pretrained(FOLDER) of transformers, "
+    "and export that folder; a bundle has no projection, so its vectors are not those that CLIP compares with images"
+)
+"""Says what to do with CLIP, which embeds images too."""
+
+
+def way_to_text(settings: Mapping[str, Any]) -> str:
+    """Return what to do about a network of texts and something else, such as CLIP; an empty string for another one."""
+    if "text_config" not in settings:
+        return ""
+    if settings.get("model_type") == "clip":
+        return f": {TEXT_OF_CLIP}"
+    return ": save its network of texts alone, by transformers, and export that folder"
 
 
 def heads_note(path: Path) -> tuple[str, ...]:
@@ -134,7 +150,7 @@ def task_note(checkpoint: Checkpoint) -> tuple[str, ...]:
 
     Heads of a pretraining, such as BertForMaskedLM's, are usual: many encoders that were tuned afterwards name them.
     """
-    known = checkpoint.published is not None or (checkpoint.entry is not None and checkpoint.entry.sentence_similarity)
+    known = checkpoint.authors is not None or (checkpoint.entry is not None and checkpoint.entry.sentence_similarity)
     if checkpoint.kind not in ("transformers", "onnx") or known:
         return ()
     folder = checkpoint.adapter or checkpoint.directory

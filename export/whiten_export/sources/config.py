@@ -17,10 +17,9 @@ from transformers import dynamic_module_utils
 
 from whiten_export.sources.checkpoint import Checkpoint
 from whiten_export.sources.families import positions_before
-from whiten_export.sources.files import ADAPTER_CONFIG, read_settings, split_repository
+from whiten_export.sources.files import ADAPTER_CONFIG, TRANSFORMER_CONFIGS, read_settings, split_repository
 from whiten_export.sources.model import WeightCounts
 from whiten_export.sources.network import UNUSED, network_class, quiet
-from whiten_export.sources.published import CONFIGS
 
 _OTHER_SETTINGS = frozenset(
     (
@@ -42,9 +41,6 @@ _OTHER_SETTINGS_OF_ADAPTERS = frozenset(
     )
 )
 """Settings of `adapter_config.json` that no hidden state depends on: where the base is, and how it was trained."""
-
-WITHOUT_UNKNOWN = hashlib.sha256(b"unknown tokens are left out").hexdigest()
-"""Identity of a table of token vectors whose unknown tokens are left out of the mean, as model2vec does."""
 
 
 def network_sha256(
@@ -278,7 +274,8 @@ def _is_fused(network: nn.Module) -> bool:
 def plain_attention(checkpoint: Checkpoint) -> dict[str, str]:
     """Return the argument that puts plain attention in place of a kernel that a model's files ask for, if they do."""
     folders = {checkpoint.directory, checkpoint.adapter or checkpoint.directory}
-    files = (path for folder in folders for name in ("config.json", *CONFIGS) if (path := folder / name).is_file())
+    names = ("config.json", *TRANSFORMER_CONFIGS)
+    files = (path for folder in folders for name in names if (path := folder / name).is_file())
     return {"attn_implementation": "eager"} if any(_names_kernel(read_settings(path)) for path in files) else {}
 
 

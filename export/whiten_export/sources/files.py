@@ -55,6 +55,16 @@ and one more if the network is in a folder of its own."""
 HEADS = {"sparse_linear.pt": "sparse vectors", "colbert_linear.pt": "a vector for each token"}
 """Files of FlagEmbedding with heads beside the one for dense vectors, and what those give."""
 
+MODULES_FILE = "modules.json"
+"""Name of the list of modules in a folder of sentence-transformers."""
+
+TRANSFORMER_CONFIGS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""Names of the file with length and casing of sentence-transformers' Transformer; older versions named it after the
+architecture."""
+
 TOKENIZER_FILES = ("vocab.*", "*.model", "*.spm", "*.tiktoken", "*.tokenizer", "bpe.codes")
 """Names of files that hold a tokenizer, besides those of JSON and of text."""
 

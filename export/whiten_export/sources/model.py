@@ -16,9 +16,8 @@ from whiten_export.graph.head import OPSET, pool_graph
 from whiten_export.graph.poolings import pool, weighted_sum
 from whiten_export.proof.gate import Case, Definition, Expected, PublishedVectors, compute_expected
 from whiten_export.proof.reference import Composition, Float64Array, Reference
-from whiten_export.sources.checkpoint import Checkpoint
+from whiten_export.sources.checkpoint import Authors, Checkpoint
 from whiten_export.sources.families import BatchLimit
-from whiten_export.sources.published import Published
 from whiten_export.sources.tokenizer import SourceTokenizer, tokenizer_sha256
 from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
 from whiten_runtime.bundle.records import Pooling
@@ -62,13 +61,12 @@ class TokenModel:
 
         Its length is 0: it depends on what is asked for.
         """
-        checkpoint, own = self.checkpoint, self.checkpoint.own
-        authors = own or Published(checkpoint.directory)
+        checkpoint, authors = self.checkpoint, self.checkpoint.authors or Authors()
         draft = Manifest(
             format_version=FORMAT_VERSION,
             name=checkpoint.name,
             source=self.record,
-            layers=self.default_layers if own is None else _authors_layers(checkpoint.model, own, self.record),
+            layers=self._authors_layers() if self.embeds else self.default_layers,
             layer_weights=authors.layer_weights,
             pooling=checkpoint.pooling,
             include_prompt=authors.include_prompt,
@@ -77,7 +75,7 @@ class TokenModel:
             default_prompt_name=authors.default_prompt_name,
             truncation_side=self.tokenizer.truncation_side,
             similarity_fn_name=authors.similarity_fn_name,
-            matryoshka_dimensions=checkpoint.entry.dimensions if own is not None and checkpoint.entry else (),
+            matryoshka_dimensions=authors.matryoshka_dimensions,
             route=authors.route,
             whitening=None,
             normalize=authors.normalize,
@@ -102,7 +100,20 @@ class TokenModel:
     @property
     def embeds(self) -> bool:
         """Whether its authors make sentence vectors of it, as the draft says."""
-        return self.checkpoint.own is not None
+        return self.checkpoint.authors is not None
+
+    def _authors_layers(self) -> tuple[int, ...]:
+        """Return the layers of which the model's authors make a vector."""
+        authors, count = self.checkpoint.authors, self.record.num_hidden_layers
+        assert authors is not None
+        if authors.layer_weights is None:
+            return (count,)
+        if authors.layers[-1] != count:
+            raise UsageError(
+                f"'{self.checkpoint.model}' weighs {len(authors.layers)} layers from layer {authors.layers[0]} on, but "
+                f"its network has {count}; wanted {count + 1 - authors.layers[0]} weights"
+            )
+        return authors.layers
 
     def is_authors(self, layers: tuple[int, ...] | None, pooling: Pooling | None) -> bool:
         """Return whether layers and pooling are those of which the model's authors make sentence vectors."""
@@ -111,7 +122,7 @@ class TokenModel:
     def composition(self, manifest: Manifest) -> Composition:
         """Return how hidden states become the vector that is whitened."""
         assert manifest.pooling is not None
-        modules = self.checkpoint.own.modules if manifest.modules and self.checkpoint.own else ()
+        modules = self.checkpoint.authors.modules if manifest.modules and self.checkpoint.authors else ()
         return Composition(manifest.layers, manifest.pooling, manifest.layer_weights, manifest.include_prompt, modules)
 
     def graph(self, manifest: Manifest) -> ir.Model:
@@ -170,20 +181,6 @@ class TableReference(Reference):
         weights = self._weights[input_ids] * (attention_mask == 1)
         count = np.count_nonzero(weights, axis=1)[:, None]
         return weighted_sum(self._table[input_ids], weights / np.maximum(count, 1))[None]
-
-
-def _authors_layers(model: str, own: Published, record: SourceRecord) -> tuple[int, ...]:
-    """Return the layers of which a model's authors make a vector."""
-    count = record.num_hidden_layers
-    if own.first_layer is None or own.layer_weights is None:
-        return (count,)
-    layers = tuple(range(own.first_layer, count + 1))
-    if len(own.layer_weights) != len(layers):
-        raise UsageError(
-            f"'{model}' weighs {len(own.layer_weights)} layers from layer {own.first_layer} on, but its "
-            f"network has {count}; wanted {len(layers)} weights"
-        )
-    return layers
 
 
 def resolve_layers(

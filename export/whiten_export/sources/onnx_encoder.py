@@ -16,12 +16,11 @@ from whiten_export.graph.inputs import INPUTS, feed_of, replace_inputs
 from whiten_export.graph.poolings import POOLINGS, pool
 from whiten_export.proof.probe_texts import probe_texts
 from whiten_export.proof.reference import Float64Array, Head, Reference, text_alone
-from whiten_export.sources.checkpoint import Checkpoint, ignored_code, recommended_layers, source_record
+from whiten_export.sources.checkpoint import Authors, Checkpoint, ignored_code, recommended_layers, source_record
 from whiten_export.sources.checks import add_ends, read_tokenizer_config, words_note
 from whiten_export.sources.families import batch_limit, family_of, positions_before, usable_positions
 from whiten_export.sources.files import read_settings
 from whiten_export.sources.model import SENTENCE_VECTOR, TokenModel, WeightCounts
-from whiten_export.sources.published import Published
 from whiten_export.sources.tokenizer import (
     UNSET_LENGTH,
     SourceTokenizer,
@@ -146,9 +145,9 @@ class OnnxEncoder(TokenModel):
             )
         self.own_outputs = _text_outputs(session)
         self.tokenizer = file_tokenizer(checkpoint, read_tokenizer_config(checkpoint))
-        if checkpoint.own is None and (sentence := list(filter(SENTENCE_VECTOR.search, self.own_outputs))):
-            published = self._of_graph(session, sentence[0], count, checkpoint.directory)
-            checkpoint = replace(checkpoint, published=published, makes_vectors=True)
+        if checkpoint.authors is None and (sentence := list(filter(SENTENCE_VECTOR.search, self.own_outputs))):
+            authors = self._of_graph(session, sentence[0], count)
+            checkpoint = replace(checkpoint, authors=authors, sentence_similarity=True)
         self.checkpoint = checkpoint
         self.record = source_record(checkpoint, config.model_type, count, config.hidden_size, ignored_code(checkpoint))
         self.layers = tuple(sorted(self._outputs))
@@ -166,7 +165,7 @@ class OnnxEncoder(TokenModel):
         }
         self.supported = family_of(config.model_type).supported
 
-    def _of_graph(self, session: Any, output: str, layer: int, directory: Path) -> Published | None:
+    def _of_graph(self, session: Any, output: str, layer: int) -> Authors | None:
         """Return how the graph makes its own sentence vectors; None if not by a pooling of its last states alone."""
         if layer not in self._outputs:
             return None
@@ -183,7 +182,7 @@ class OnnxEncoder(TokenModel):
             for normalize in (False, True):
                 vectors = Head(None, normalize)(ours)
                 if vectors.shape == theirs.shape and GATES["fp32"].passes(compare(vectors, theirs)):
-                    return Published(directory, pooling=mode, normalize=normalize)
+                    return Authors(pooling=mode, stated_by="graph", normalize=normalize)
         return None
 
     def count_weights(self, layers: tuple[int, ...]) -> WeightCounts:
@@ -288,7 +287,7 @@ def file_tokenizer(checkpoint: Checkpoint, described: Mapping[str, Any]) -> Sour
     }
     backend = read_backend(path)
     notes = (words_note(checkpoint.directory, backend), add_ends(backend, described, {}))
-    if checkpoint.published is not None and checkpoint.published.do_lower_case:
+    if checkpoint.authors is not None and checkpoint.authors.do_lower_case:
         lower_case(backend)
     text = backend.to_str()
     stored = (backend.truncation or {}).get("direction")

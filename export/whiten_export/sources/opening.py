@@ -1,6 +1,5 @@
 """Open a checkpoint by its kind, with the packages that this kind needs, and choose its maximum length."""
 
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
 from whiten_export.sources.checkpoint import Checkpoint, code_notes
@@ -11,7 +10,7 @@ from whiten_export.sources.tokenizer import (
     specials_without_row,
     without_tokens,
 )
-from whiten_runtime.errors import UsageError, WhitenError, from_clone, needing
+from whiten_runtime.errors import UsageError, WhitenError, from_clone
 from whiten_runtime.reporter import Reporter
 
 
@@ -23,7 +22,6 @@ def open_model(
 ) -> TokenModel:
     """Read everything about a model except its weights."""
     report = report or Reporter()
-    checkpoint = _with_modules(checkpoint)
     if checkpoint.kind == "words":
         from whiten_export.sources.words import WordVectors
 
@@ -46,17 +44,8 @@ def open_model(
     return model
 
 
-def _with_modules(checkpoint: Checkpoint) -> Checkpoint:
-    """Load the modules of sentence-transformers that follow the network, if there are any with weights."""
-    if checkpoint.published is None or checkpoint.published.loaded:
-        return checkpoint
-    with needing("export"):
-        from whiten_export.sources.sentence_transformers import load_modules
-    return replace(checkpoint, published=load_modules(checkpoint.published))
-
-
 def _open_pytorch(checkpoint: Checkpoint, trust_remote_code: bool, device: str) -> TokenModel:
-    for package in ("torch", "transformers", *(("sentence-transformers",) if checkpoint.published else ())):
+    for package in ("torch", "transformers", *(("sentence-transformers",) if checkpoint.describes_vectors else ())):
         try:
             version(package)
         except PackageNotFoundError:
@@ -64,7 +53,7 @@ def _open_pytorch(checkpoint: Checkpoint, trust_remote_code: bool, device: str) 
                 f"exporting a PyTorch checkpoint needs {package}; install it {from_clone('export')}"
             ) from None
     if checkpoint.kind == "static":
-        from whiten_export.sources.sentence_transformers import StaticEmbedding
+        from whiten_export.sources.tables import StaticEmbedding
 
         return StaticEmbedding(checkpoint, device)
     from whiten_export.sources.pytorch import PyTorchModel
@@ -87,7 +76,7 @@ def choose_max_seq_length(model: TokenModel, wanted: int | None) -> int:
     """
     positions, specials = model.positions, model.tokenizer.special_tokens
     if wanted is None:
-        plain = _chosen_length(model.checkpoint) is None and model.checkpoint.published is None
+        plain = _chosen_length(model.checkpoint) is None and not model.checkpoint.describes_vectors
         usual = USUAL_LENGTH if plain and model.stated_positions is not None else None
         read = authors_length(model) or model.tokenizer.stated_length
         wanted = min(LONGEST, _smallest(read, positions, usual) or USUAL_LENGTH)
@@ -113,8 +102,4 @@ def _smallest(*lengths: int | None) -> int | None:
 
 
 def _chosen_length(checkpoint: Checkpoint) -> int | None:
-    """Return the number of tokens that a folder or the catalogue states for sentence vectors; None if neither does."""
-    length = checkpoint.published.max_seq_length if checkpoint.published else None
-    if length is None and checkpoint.published is None and checkpoint.entry is not None:
-        length = checkpoint.entry.max_length
-    return length if isinstance(length, int) and length > 0 else None
+    return None if checkpoint.authors is None else checkpoint.authors.max_length

@@ -1,26 +1,29 @@
-"""Read how a folder of sentence-transformers makes a vector; what is read and not understood is refused by its name."""
+"""Read how the authors of a folder make a vector: by sentence-transformers' `modules.json`, or as model2vec does.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+Of a Router, the modules of one route are read. What is read and not understood is refused by its name.
+"""
+
 from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from whiten_export.proof.reference import Module, Normalize, Truncate
-from whiten_export.sources.files import NETWORK_WEIGHTS, module_weights, read_json, read_settings, tensor_names
-from whiten_runtime.bundle.records import Pooling, Similarity, pooling_modes
-from whiten_runtime.errors import UsageError, WhitenError
+from whiten_export.sources.checkpoint import Authors, Step
+from whiten_export.sources.checks import TEXT_OF_CLIP
+from whiten_export.sources.files import (
+    MODULES_FILE,
+    NETWORK_WEIGHTS,
+    TRANSFORMER_CONFIGS,
+    module_weights,
+    read_json,
+    read_settings,
+    tensor_names,
+)
+from whiten_runtime.bundle.records import Similarity, pooling_modes
+from whiten_runtime.errors import UsageError, WhitenError, needing
 from whiten_runtime.inference.options import TEXT
-
-MODULES_FILE = "modules.json"
 
 ROUTER_FILES = ("router_config.json", "config.json")
 """Names of the file with a Router's routes; an Asym's is named like a network's config."""
-
-CONFIGS = tuple(
-    f"sentence_{kind}_config.json"
-    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
-"""Names of the file with a Transformer's length and casing; older versions named it after the architecture."""
 
 MODEL2VEC, _MODEL2VEC_LENGTH = "model2vec", 512
 """Type of network in configs of model2vec, and the number of tokens at which it cuts texts by default."""
@@ -29,86 +32,57 @@ INSTRUCTOR = ("hkunlp/instructor-base", "hkunlp/instructor-large", "hkunlp/instr
 """Repositories whose pooling leaves the prompt out, which their files do not say: sentence-transformers knows them by
 these names."""
 
-_WEIGHTED = ("Dense", "LayerNorm", "WeightedLayerPooling")
 _ROUTERS = ("Router", "Asym")
-
-
-TEXT_OF_CLIP = (
-    "save its network of texts alone, CLIPTextModel.from_pretrained(MODEL).save_pretrained(FOLDER) of transformers, "
-    "and export that folder; a bundle has no projection, so its vectors are not those that CLIP compares with images"
-)
-"""Says what to do with CLIP, which embeds images too."""
 
 _OF_2019 = ("BERT", "RoBERTa", "DistilBERT", "ALBERT", "XLMRoBERTa", "XLNet", "CamemBERT", "T5")
 """Modules of sentence-transformers before 0.3, all of which became Transformer."""
 
 
-@dataclass(frozen=True)
-class Stored(Module):
-    """Names a module whose weights are not loaded yet."""
-
-    kind: str  # name of its class
-    folder: Path  # folder of its files
-
-
-@dataclass(frozen=True)
-class Published:
-    """How a folder of sentence-transformers makes a vector."""
-
-    network: Path  # folder of the network, or of the table of a static embedding
-    steps: tuple["Step", ...] = ()  # all modules in order, those of the chosen route in place of a Router
-    static: bool = False  # whether it is a static embedding: a table of token vectors, and their mean
-    pooling: Pooling = "mean"  # pooling over the tokens
-    include_prompt: bool = True  # whether the tokens of a prompt take part in the pooling
-    layer_pooling: Path | None = None  # folder of a WeightedLayerPooling; None if only the last layer is used
-    # first layer of a weighted average of the layers; None until it is loaded, and without one
-    first_layer: int | None = None
-    layer_weights: tuple[float, ...] | None = None  # weights of the layers from that one on
-    modules: tuple[Module, ...] = ()  # modules after the pooling, without a last Normalize; `Stored` until loaded
-    normalize: bool = False  # whether vectors are divided by their L2 norm at the end
-    prompts: Mapping[str, str] = field(default_factory=dict)  # prompts by name
-    default_prompt_name: str | None = None  # name of the prompt that texts get if none is asked for
-    similarity_fn_name: Similarity = "cosine"  # similarity of two vectors
-    max_seq_length: int | None = None  # maximum number of tokens of a text; None if the folder does not say
-    do_lower_case: bool = False  # whether texts are lower-cased before they are tokenised
-    without_unknown: bool = False  # whether unknown tokens are left out of the mean, as model2vec leaves them
-    route: str | None = None  # route of its Router; None without one
-    files: tuple[Path, ...] = ()  # weight files of the modules
-
-    @property
-    def loaded(self) -> bool:
-        """Return whether the weights of the modules and of the layers are here."""
-        layers = self.layer_pooling is None or self.layer_weights is not None
-        return layers and not any(isinstance(module, Stored) for module in self.modules)
-
-
-@dataclass(frozen=True)
-class Step:
-    kind: str  # name of its class, without the class's place, which moved between versions
-    folder: Path  # folder of its files
-
-
-def read_published(root: Path, route: str | None = None) -> Published:
-    """Read `modules.json` and all that it names."""
-    path, settings = root / MODULES_FILE, read_model_settings(root)
-    chosen, steps = _steps(root, route)
-    published = replace(_first(path, steps[0]), route=chosen)
-    pooled = published.static
-    for step in steps[1:]:
-        published = _with(published, step, pooled, path)
-        pooled = pooled or step.kind == "Pooling"
-    if not pooled:
+def read_published(root: Path, route: str | None = None) -> Authors:
+    """Read `modules.json` and all that it names; the weights of the modules behind the network are loaded."""
+    path, settings = root / MODULES_FILE, _read_model_settings(root)
+    chosen, (first, *others) = _read_steps(root, route)
+    settings |= _read_first(first, path)
+    static = first.kind == "StaticEmbedding"
+    modules: list[Module] = []
+    files: list[Path] = []
+    for step in others:
+        config, pooled = step.folder / "config.json", static or "pooling" in settings
+        match step.kind:
+            case "Dropout":
+                continue
+            case "Pooling" if not static and not modules:
+                settings |= _read_pooling(config)
+            case "WeightedLayerPooling" if not pooled and not modules:
+                files.append(module_weights(step.folder))
+                weights = _loader().load_layer_weights(step.folder)
+                settings |= {"layers": tuple(weights), "layer_weights": tuple(weights.values())}
+            case "Dense" | "LayerNorm":
+                files.append(module_weights(step.folder))
+                modules.append(_loader().load_module(step.kind, step.folder))
+            case "Normalize":
+                modules.append(_read_normalize(config))
+            case _:
+                raise WhitenError(f"{path}: module {step.kind} is not supported here, so nothing is exported")
+    if not static and "pooling" not in settings:
         raise WhitenError(f"{path}: has no Pooling, so it gives no sentence vectors")
-    if published.layer_pooling is not None and "max" in pooling_modes(published.pooling):
+    if "layer_weights" in settings and "max" in pooling_modes(settings["pooling"]):
         raise WhitenError(f"{path}: pooling max after WeightedLayerPooling is not supported")
     if (dimension := settings.pop("truncate_dim")) is not None:
-        published = replace(published, modules=(*published.modules, Truncate(dimension)))
-    if published.modules and isinstance(published.modules[-1], Normalize):
-        published = replace(published, modules=published.modules[:-1], normalize=True)
-    return replace(published, steps=tuple(steps), **settings)
+        modules.append(Truncate(dimension))
+    normalize = bool(modules) and isinstance(modules[-1], Normalize)
+    return Authors(
+        stated_by="sentence-transformers",
+        modules=tuple(modules[:-1] if normalize else modules),
+        normalize=normalize,
+        steps=(first, *others),
+        route=chosen,
+        files=tuple(files),
+        **settings,
+    )
 
 
-def read_model2vec(root: Path) -> Published | None:
+def read_model2vec(root: Path) -> Authors | None:
     """Read how a folder of model2vec without `modules.json` makes a vector; None for another folder."""
     config, weights = root / "config.json", root / NETWORK_WEIGHTS[0]
     if not config.is_file() or not weights.is_file():
@@ -116,39 +90,42 @@ def read_model2vec(root: Path) -> Published | None:
     settings = read_settings(config)
     if settings.get("model_type", MODEL2VEC) != MODEL2VEC or "embeddings" not in tensor_names(weights):
         return None
-    return Published(
-        root,
-        static=True,
+    return Authors(
+        stated_by="model2vec",
         normalize=bool(settings.get("normalize", False)),
-        max_seq_length=settings.get("max_length", _MODEL2VEC_LENGTH),
-        without_unknown=True,
-        files=(weights,),
+        max_length=_number(settings.get("max_length", _MODEL2VEC_LENGTH)),
+        steps=(Step("StaticEmbedding", root),),
     )
 
 
-def _steps(root: Path, route: str | None) -> tuple[str | None, list[Step]]:
+def _loader() -> Any:
+    """Return what loads modules, which needs PyTorch; folders of ONNX graphs, a Pooling and a Normalize do not."""
+    with needing("export"):
+        from whiten_export.sources import sentence_transformers
+    return sentence_transformers
+
+
+def _read_steps(root: Path, route: str | None) -> tuple[str | None, list[Step]]:
     """Return the route and the modules in order, those of the route in place of a Router."""
     path = root / MODULES_FILE
     try:  # sentence-transformers applies modules in the order of the list, whatever their idx
         listed = [(step["type"], str(step.get("path", ""))) for step in read_json(path)]
     except (TypeError, KeyError, AttributeError):
         raise WhitenError(f"{path}: is not a list of modules with a type each; copy the model again") from None
-    steps = [_step(root, kind, folder, path) for kind, folder in listed]
-    if not steps:
-        raise WhitenError(f"{path}: names no module; wanted a Transformer and what follows it")
-    if route is not None and not any(step.kind in _ROUTERS for step in steps):
-        raise UsageError(f"route '{route}' was asked for, but '{root}' has no Router; leave --route out")
-    modules: list[Step] = []
+    steps: list[Step] = []
     chosen: str | None = None
-    for step in steps:
+    for step in [_step(root, kind, folder, path) for kind, folder in listed]:
         if step.kind in _ROUTERS:
-            chosen, inner = _route(root, step.folder, route)
-            modules += inner
+            chosen, inner = _read_route(root, step.folder, route)
+            steps += inner
         else:
-            modules.append(step)
-    if not modules:
-        raise WhitenError(f"{path}: route '{chosen}' has no module")
-    return chosen, modules
+            steps.append(step)
+    if route is not None and chosen is None and steps:
+        raise UsageError(f"route '{route}' was asked for, but '{root}' has no Router; leave --route out")
+    if not steps:
+        what = "names no module" if chosen is None else f"route '{chosen}' has no module"
+        raise WhitenError(f"{path}: {what}; wanted a Transformer and what follows it")
+    return chosen, steps
 
 
 def _step(root: Path, class_path: Any, folder: str, file: Path) -> Step:
@@ -161,7 +138,7 @@ def _step(root: Path, class_path: Any, folder: str, file: Path) -> Step:
     return Step(str(class_path).rsplit(".", 1)[-1], root / folder)
 
 
-def _route(root: Path, folder: Path, route: str | None) -> tuple[str, list[Step]]:
+def _read_route(root: Path, folder: Path, route: str | None) -> tuple[str, list[Step]]:
     """Return the route of a Router that was asked for, or its only one, and the modules of it."""
     names = (folder / name for name in ROUTER_FILES)
     path = next((path for path in names if path.is_file() and "structure" in read_settings(path)), None)
@@ -184,61 +161,38 @@ def _route(root: Path, folder: Path, route: str | None) -> tuple[str, list[Step]
     return chosen, [_step(folder, kind, module, path) for kind, module in routes[chosen]]
 
 
-def _first(path: Path, step: Step) -> Published:
+def _read_first(step: Step, path: Path) -> dict[str, Any]:
+    """Return `max_length` and `do_lower_case` of a Transformer, if it has them; nothing of a table."""
     if step.kind == "StaticEmbedding":
-        return Published(step.folder, static=True, files=(module_weights(step.folder),))
+        return {}
     if step.kind != "Transformer":
         way = f"; {TEXT_OF_CLIP}" if step.kind == "CLIPModel" else ""
         if step.kind in _OF_2019:
             way = ": write sentence_transformers.models.Transformer, as it has been called since 2020"
         raise WhitenError(f"{path}: the first module is {step.kind}; wanted Transformer or StaticEmbedding{way}")
-    config = next((step.folder / name for name in CONFIGS if (step.folder / name).is_file()), None)
+    config = next((file for name in TRANSFORMER_CONFIGS if (file := step.folder / name).is_file()), None)
     if config is None:
-        return Published(step.folder)
+        return {}
     settings = read_settings(config)
     length, lower = settings.pop("max_seq_length", None), bool(settings.pop("do_lower_case", False))
-    check_transformer(settings, length, config)
-    return Published(step.folder, max_seq_length=length, do_lower_case=lower)
+    _check_transformer(settings, length, config)
+    return {"max_length": _number(length), "do_lower_case": lower}
 
 
-def _with(published: Published, step: Step, pooled: bool, path: Path) -> Published:
-    """Return what the modules so far and one more give."""
-    if step.kind == "Dropout":
-        return published
-    if step.kind == "Pooling" and not published.static and not published.modules:
-        return replace(published, **read_pooling(step.folder / "config.json"))
-    early = step.kind == "WeightedLayerPooling"
-    if step.kind not in (*_WEIGHTED, "Normalize") or (early and (pooled or published.modules)):
-        raise WhitenError(f"{path}: module {step.kind} is not supported here, so nothing is exported")
-    if step.kind == "Normalize":
-        return replace(published, modules=(*published.modules, read_normalize(step.folder / "config.json")))
-    files = (*published.files, module_weights(step.folder))
-    if early:
-        return replace(published, layer_pooling=step.folder, files=files)
-    return replace(published, modules=(*published.modules, Stored(step.kind, step.folder)), files=files)
-
-
-def way_to_text(settings: Mapping[str, Any]) -> str:
-    """Return what to do about a network of texts and something else, such as CLIP; an empty string for another one."""
-    if "text_config" not in settings:
-        return ""
-    if settings.get("model_type") == "clip":
-        return f": {TEXT_OF_CLIP}"
-    return ": save its network of texts alone, by transformers, and export that folder"
+def _number(length: Any) -> int | None:
+    return length if isinstance(length, int) and length > 0 else None
 
 
 _MODES = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "last",
+    "cls_token": "cls",
+    "max_tokens": "max",
+    "mean_tokens": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean_tokens": "weightedmean",
+    "lasttoken": "last",
 }
-"""Poolings by their key in older files, in the order in which several are concatenated."""
-
-_MODE_NAMES = {"mean_sqrt_len_tokens": "mean_sqrt_len", "lasttoken": "last"}
-"""Poolings that newer files call by another name than here."""
+"""Poolings by their names in files, where `pooling_mode_` stands before them in older ones; in the order in which
+several are concatenated."""
 
 _ARGUMENTS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs")
 """Settings of a Transformer that hold arguments for transformers, by their older and newer names."""
@@ -258,7 +212,7 @@ _STATES = ("forward", "last_hidden_state")
 """Method of a network, and its output, from which the vector of a text has to come."""
 
 
-def check_transformer(settings: dict[str, Any], length: Any, path: Path) -> None:
+def _check_transformer(settings: dict[str, Any], length: Any, path: Path) -> None:
     """Refuse the settings that make another vector of a text than the network's last hidden state."""
     for name in _ARGUMENTS:
         arguments = _named(settings, name, path)
@@ -279,7 +233,7 @@ def check_transformer(settings: dict[str, Any], length: Any, path: Path) -> None
         raise WhitenError(f"{path}: has the setting '{unknown[0]}', which is not supported")
 
 
-def read_normalize(path: Path) -> Module:
+def _read_normalize(path: Path) -> Module:
     settings = read_settings(path) if path.is_file() else {}
     for name in ("module_input_name", "module_output_name"):
         if settings.get(name, "sentence_embedding") not in (None, "sentence_embedding"):
@@ -287,16 +241,16 @@ def read_normalize(path: Path) -> Module:
     return Normalize()
 
 
-def read_pooling(path: Path) -> dict[str, Any]:
+def _read_pooling(path: Path) -> dict[str, Any]:
     """Return `pooling` and `include_prompt` of a Pooling."""
     settings = read_settings(path)
     for name in ("word_embedding_dimension", "embedding_dimension"):
         settings.pop(name, None)
     include_prompt = bool(settings.pop("include_prompt", True))
-    modes = [mode for key, mode in _MODES.items() if settings.pop(key, False)]
+    modes = [mode for name, mode in _MODES.items() if settings.pop(f"pooling_mode_{name}", False)]
     named = settings.pop("pooling_mode", None)
     if named is not None:
-        modes = [_MODE_NAMES.get(str(mode), str(mode)) for mode in (named if isinstance(named, list) else [named])]
+        modes = [_MODES.get(str(mode), str(mode)) for mode in (named if isinstance(named, list) else [named])]
     if unknown := [mode for mode in modes if mode not in _MODES.values()] or list(settings):
         raise WhitenError(f"{path}: has '{unknown[0]}', which is not a pooling or a setting that is supported")
     if len(set(modes)) < len(modes):
@@ -304,7 +258,7 @@ def read_pooling(path: Path) -> dict[str, Any]:
     return {"pooling": "+".join(modes or ["mean"]), "include_prompt": include_prompt}
 
 
-def read_model_settings(root: Path) -> dict[str, Any]:
+def _read_model_settings(root: Path) -> dict[str, Any]:
     """Return prompts, similarity and truncation from `config_sentence_transformers.json`."""
     path = root / "config_sentence_transformers.json"
     settings = read_settings(path) if path.is_file() else {}

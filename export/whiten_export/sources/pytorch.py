@@ -30,6 +30,7 @@ from whiten_export.sources.checkpoint import (
     source_record,
     way_to_code,
 )
+from whiten_export.sources.checks import way_to_text
 from whiten_export.sources.config import count_weights, empty_positions, has_positions, network_sha256
 from whiten_export.sources.families import SCALED_BY_LENGTH, batch_limit, family_of, usable_positions
 from whiten_export.sources.model import TokenModel, WeightCounts
@@ -42,7 +43,6 @@ from whiten_export.sources.network import (
     quiet,
 )
 from whiten_export.sources.own_code import is_own_code, other_version, restore_buffers
-from whiten_export.sources.published import way_to_text
 from whiten_export.sources.sentence_transformers import encode_published
 from whiten_export.sources.tokenizer import describe_tokenizer
 from whiten_runtime.bundle.records import Pooling, pooling_modes
@@ -119,13 +119,13 @@ class PyTorchModel(TokenModel):
 
     def published(self, cases: Sequence[Case], max_seq_length: int | None) -> PublishedVectors | None:
         """Return the vectors of sentence-transformers for texts with prompts; None without its files."""
-        if self.checkpoint.published is None:
+        if not self.checkpoint.describes_vectors:
             return None
         return encode_published(self.checkpoint, cases, max_seq_length, self._trust, self._device)
 
     def _network(self, pooler: bool) -> nn.Module:
         network, digest = load_network(self.checkpoint, self._config, self._trust, pooler)
-        modules = self.checkpoint.own.modules if self.checkpoint.own else ()
+        modules = self.checkpoint.authors.modules if self.checkpoint.authors else ()
         parameters = _with_modules(digest, modules)
         self.record = msgspec.structs.replace(self.record, parameters_sha256=parameters)
         restore_buffers(network)

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from whiten_export.sources.checkpoint import Checkpoint
+from whiten_export.sources.checkpoint import Checkpoint, with_catalogue
 from whiten_export.sources.checks import (
     adapters_note,
     base_note,
@@ -31,12 +31,14 @@ from whiten_export.sources.files import (
     ADAPTERS_BELOW,
     HEADS,
     INDEX,
+    MODULES_FILE,
     NETWORK_WEIGHTS,
     ONNX_PLACES,
     TOKENIZER_FILES,
     WORD_FILES,
     adapter_weights,
     as_settings,
+    module_weights,
     network_code,
     network_weights,
     parts_of,
@@ -48,7 +50,6 @@ from whiten_export.sources.files import (
 from whiten_export.sources.published import (
     INSTRUCTOR,
     MODEL2VEC,
-    MODULES_FILE,
     ROUTER_FILES,
     read_model2vec,
     read_published,
@@ -90,9 +91,9 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None, wit
     else:
         checkpoint = _from_hub(model, entry, revision, remote_code, route, with_weights)
     checkpoint = _as_instructor(checkpoint)
-    checkpoint = replace(checkpoint, notes=checkpoint.notes + task_note(checkpoint))
+    checkpoint = with_catalogue(replace(checkpoint, notes=checkpoint.notes + task_note(checkpoint)))
     if with_weights:
-        modules = checkpoint.published.files if checkpoint.published else ()
+        modules = checkpoint.authors.files if checkpoint.authors else ()
         checkpoint = replace(checkpoint, weights_sha256=sha256_of([*checkpoint.weights, *modules]))
     if remote_code and checkpoint.kind == "transformers":
         codes = network_code(checkpoint.directory) | tokenizer_code(checkpoint.tokenizer_directory)
@@ -114,11 +115,11 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None, wit
 
 def _as_instructor(checkpoint: Checkpoint) -> Checkpoint:
     """Leave the prompt out of the pooling of an INSTRUCTOR of the hub; say what to do about a folder named so."""
-    published = checkpoint.published
-    if published is None or not published.include_prompt:
+    authors = checkpoint.authors
+    if authors is None or not authors.include_prompt:
         return checkpoint
     if checkpoint.hub_id in INSTRUCTOR:
-        return replace(checkpoint, published=replace(published, include_prompt=False))
+        return replace(checkpoint, authors=replace(authors, include_prompt=False))
     notes = instructor_note(checkpoint.name) if "instructor" in checkpoint.name.lower() else ()
     return replace(checkpoint, notes=checkpoint.notes + notes)
 
@@ -184,18 +185,21 @@ def _open(
     if not (path / MODULES_FILE).is_file():
         if route is not None:
             raise UsageError(f"route '{route}' is for a Router of sentence-transformers, which '{model}' does not have")
-        published = read_model2vec(path)
-        if published is None:
+        authors = read_model2vec(path)
+        if authors is None:
             network = _open_network(model, name, path, remote_code, with_weights, fetched)
             note = vectors_note(path)
-            return replace(network, makes_vectors=network.makes_vectors or bool(note), notes=network.notes + note)
+            similar = network.sentence_similarity or bool(note)
+            return replace(network, sentence_similarity=similar, notes=network.notes + note)
     else:
-        published = read_published(path, route)
-    if published.static:
-        table = Checkpoint(model, name, "static", published.network, published.files)
-        return replace(table, root=path, published=replace(published, files=()))
-    network = _open_network(model, name, published.network, remote_code, with_weights, fetched)
-    return replace(network, root=path, published=published, notes=network.notes + heads_note(path))
+        authors = read_published(path, route)
+    first = authors.steps[0]
+    if first.kind == "StaticEmbedding":
+        opened = Checkpoint(model, name, "static", first.folder, (module_weights(first.folder),))
+    else:
+        opened = _open_network(model, name, first.folder, remote_code, with_weights, fetched)
+        opened = replace(opened, notes=opened.notes + heads_note(path))
+    return replace(opened, root=path, authors=authors, sentence_similarity=True)
 
 
 def _open_network(
@@ -263,10 +267,10 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool, with_weight
         checkpoint = replace(
             checkpoint, notes=(f"the model '{base}' that adapter '{model}' belongs to is {beside}, beside it",)
         )
-    if checkpoint.own is not None and not any(
+    if checkpoint.authors is not None and not any(
         (folder / MODULES_FILE).is_file() for folder in (adapter, adapter.parent)
     ):
-        checkpoint = replace(checkpoint, notes=(*checkpoint.notes, base_note(model, base, checkpoint.own)))
+        checkpoint = replace(checkpoint, notes=(*checkpoint.notes, base_note(model, base, checkpoint.authors)))
     origin = checkpoint.hub_id or checkpoint.name
     return replace(
         checkpoint,
@@ -278,8 +282,7 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool, with_weight
         entry=None,
         adapter=adapter,
         root=None,
-        published=None,  # what the base's authors publish is another model
-        makes_vectors=checkpoint.sentence_similarity,
+        authors=None,  # what the base's authors publish is another model
         base_beside=beside,
         merged_into=f"{origin}@{checkpoint.revision}" if checkpoint.revision else origin,
     )

@@ -185,7 +185,7 @@ def describe_tokenizer(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenize
 
 def _describe(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenizer:
     notes = _file_notes(checkpoint, tokenizer)
-    if checkpoint.published is not None and checkpoint.published.do_lower_case:
+    if checkpoint.authors is not None and checkpoint.authors.do_lower_case:
         if not getattr(tokenizer, "is_fast", False):
             raise WhitenError(f"'{checkpoint.model}' asks for do_lower_case, but has only a {type(tokenizer).__name__}")
         lower_case(tokenizer.backend_tokenizer)

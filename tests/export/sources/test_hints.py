@@ -182,7 +182,7 @@ def test_a_lost_list_of_modules_does_not_make_a_model_one_to_whiten(
     plan = invoke(whiten, "export", folder, "--plan", "--json")
     assert (f"as its {name} says, but has no modules.json" in plan.stderr) == says
     told = json.loads(plan.stdout)
-    assert (told["layers"], told["whitening"]) == (([4], None) if says else ([1, 4], "auto"))
+    assert (told["manifest"]["layers"], told["whitening"]) == (([4], None) if says else ([1, 4], "auto"))
 
 
 def test_a_cross_encoder_with_modules_is_refused_as_one(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:

@@ -23,10 +23,9 @@ from support.checkpoints import OLD, save_adapter, write_json, write_modules, wr
 from support.hub import Hub
 from support.vocabularies import wordpiece
 from whiten import UsageError, WhitenError
-from whiten_export.sources.published import Published
-from whiten_export.sources.published import read_published as describe
+from whiten_export.sources.published import read_published
 from whiten_export.sources.resolve import resolve
-from whiten_export.sources.sentence_transformers import load_module, load_modules, load_table
+from whiten_export.sources.sentence_transformers import load_module, load_table
 
 ROWS = np.random.default_rng(3).normal(size=(5, 4))
 SETTINGS, LISTED, TRANSFORMER = "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"
@@ -42,11 +41,6 @@ def save(root: Path, *modules: nn.Module | str) -> Path:
         if not isinstance(module, str):
             module.save(str(root / path))  # type: ignore[operator]
     return root
-
-
-def read_published(root: Path, route: str | None = None) -> Published:
-    """Read a folder, and load its modules."""
-    return load_modules(describe(root, route))
 
 
 @pytest.fixture
@@ -87,9 +81,10 @@ def test_modules_compute_what_sentence_transformers_computes(tmp_path: Path, mod
 
 def test_a_plain_folder_has_the_mean_and_nothing_else(tmp_path: Path) -> None:
     published = read_published(save(tmp_path, "Transformer", Pooling(4)))
-    assert (published.network, published.static, published.pooling) == (tmp_path, False, "mean")
+    assert (published.layers, published.layer_weights, published.pooling) == ((-1,), None, "mean")
+    assert [(step.kind, step.folder) for step in published.steps[:1]] == [("Transformer", tmp_path)]
     assert (published.modules, published.normalize, published.prompts, published.files) == ((), False, {}, ())
-    assert (published.max_seq_length, published.do_lower_case, published.route) == (None, False, None)
+    assert (published.max_length, published.do_lower_case, published.route) == (None, False, None)
     assert (published.similarity_fn_name, published.include_prompt) == ("cosine", True)
 
 
@@ -128,7 +123,7 @@ def test_weights_of_layers_are_read(tmp_path: Path) -> None:
     weights = nn.Parameter(torch.tensor([1.0, 2.0, 0.5]))
     layers = WeightedLayerPooling(4, num_hidden_layers=4, layer_start=2, layer_weights=weights)
     published = read_published(save(tmp_path, "Transformer", layers, Pooling(4)))
-    assert (published.first_layer, published.layer_weights) == (2, (1.0, 2.0, 0.5))
+    assert (published.layers, published.layer_weights) == ((2, 3, 4), (1.0, 2.0, 0.5))
     assert published.files == (tmp_path / "1_WeightedLayerPooling" / "model.safetensors",)
     save(tmp_path, "Transformer", layers, Pooling(4, "max"))
     refused(tmp_path, "pooling max after WeightedLayerPooling")
@@ -168,7 +163,7 @@ def test_length_and_casing_are_read_whatever_the_file_is_called(root: Path, name
     }
     write_json(root / name, {"max_seq_length": 128, "do_lower_case": True} | harmless)
     published = read_published(root)
-    assert (published.max_seq_length, published.do_lower_case) == (128, True)
+    assert (published.max_length, published.do_lower_case) == (128, True)
 
 
 POOLING, DENSE, NORM = "1_Pooling/config.json", "2_Dense/config.json", "3_Normalize/config.json"
@@ -281,9 +276,9 @@ def routes(tmp_path: Path) -> Path:
 
 def test_each_route_is_read_as_a_model_of_its_own(routes: Path) -> None:
     query, document = (read_published(routes, route) for route in ("query", "document"))
-    assert (query.route, query.static, query.normalize, query.modules) == ("query", True, True, ())
+    assert (query.route, query.steps[0].kind, query.normalize, query.modules) == ("query", "StaticEmbedding", True, ())
     assert [*map(str, document.modules)] == ["Dense(4 -> 3, Tanh)"]
-    assert query.network != document.network
+    assert query.steps[0].folder != document.steps[0].folder
     with pytest.raises(UsageError, match="has the routes query, document; export one of them with --route$"):
         read_published(routes)
     with pytest.raises(UsageError, match="has the routes query, document; 'image' is not among them; export one"):
@@ -324,8 +319,8 @@ def test_broken_routes_are_refused(routes: Path, change: dict[str, Any], found: 
 def test_a_static_embedding_is_a_table_and_pools_by_itself(tmp_path: Path) -> None:
     module = StaticEmbedding(wordpiece(), embedding_dim=4)
     published = read_published(save(tmp_path, module, Normalize()))
-    assert (published.static, published.pooling, published.normalize) == (True, "mean", True)
-    np.testing.assert_array_equal(load_table(published.network), module.embedding.weight.detach().numpy())
+    assert (published.steps[0].kind, published.pooling, published.normalize) == ("StaticEmbedding", "mean", True)
+    np.testing.assert_array_equal(load_table(published.steps[0].folder), module.embedding.weight.detach().numpy())
     refused(save(tmp_path, module, Pooling(4)), "module Pooling is not supported here")
     write_tensors(tmp_path / "model.safetensors", {"vectors": ROWS})
     with pytest.raises(WhitenError, match="cannot load this StaticEmbedding"):
@@ -341,11 +336,11 @@ def test_an_adapter_is_not_the_embedding_model_that_its_base_is(checkpoint: Any,
     copied = save(tmp_path / "published", "Transformer", Pooling(32))
     for file in base.iterdir():
         (copied / file.name).write_bytes(file.read_bytes())
-    assert resolve(str(copied)).own
+    assert resolve(str(copied)).authors
     config = json.loads((adapter / "adapter_config.json").read_text())
     write_json(adapter / "adapter_config.json", config | {"base_model_name_or_path": str(copied)})
     found = resolve(str(adapter))
-    assert (found.own, found.pooling, found.root) == (None, "mean", None)
+    assert (found.authors, found.pooling, found.root) == (None, "mean", None)
 
 
 def test_an_instructor_of_the_hub_leaves_the_prompt_out_of_the_pooling(hub: Hub, root: Path) -> None:
@@ -358,8 +353,8 @@ def test_an_instructor_of_the_hub_leaves_the_prompt_out_of_the_pooling(hub: Hub,
     for name in ("hkunlp/instructor-large", "some/instructor-tuned", "some/other"):
         hub.repositories[name] = files
     known, tuned, other = map(resolve, ("hkunlp/instructor-large", "some/instructor-tuned", "some/other"))
-    assert known.published is not None
-    assert tuned.published is not None
-    assert (known.published.include_prompt, tuned.published.include_prompt) == (False, True)
+    assert known.authors is not None
+    assert tuned.authors is not None
+    assert (known.authors.include_prompt, tuned.authors.include_prompt) == (False, True)
     assert (known.notes, other.notes) == ((), ())
     assert 'if it is one, write "include_prompt": false into 1_Pooling/config.json' in tuned.notes[0]

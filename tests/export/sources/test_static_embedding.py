@@ -19,7 +19,7 @@ from whiten import Encoder, WhitenError
 from whiten_export.sources.model import TableReference
 from whiten_export.sources.opening import choose_max_seq_length, open_model
 from whiten_export.sources.resolve import resolve
-from whiten_export.sources.sentence_transformers import StaticEmbedding
+from whiten_export.sources.tables import StaticEmbedding
 
 WIDTH = 5
 TEXTS = ["", "a text", "word " * 30]
@@ -190,12 +190,12 @@ def test_a_table_takes_a_length_that_is_asked_for(made: Made, side: str, tmp_pat
 
 def test_with_modules_json_unknown_tokens_count_as_in_sentence_transformers(made: Made, tmp_path: Path) -> None:
     model = opened(made())
-    assert model.checkpoint.published is not None
-    assert not model.checkpoint.published.without_unknown
+    assert model.checkpoint.authors is not None
+    assert model.checkpoint.authors.stated_by == "sentence-transformers"
     save_model2vec(tmp_path, "plain", wordpiece())
-    published = resolve(str(tmp_path)).published
-    assert published is not None
-    assert (published.without_unknown, published.normalize, published.max_seq_length) == (True, True, 512)
+    authors = resolve(str(tmp_path)).authors
+    assert authors is not None
+    assert (authors.stated_by, authors.normalize, authors.max_length) == ("model2vec", True, 512)
 
 
 def test_a_table_with_and_without_unknown_tokens_is_two_networks(tmp_path: Path) -> None:
