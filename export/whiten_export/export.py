@@ -18,14 +18,13 @@ import onnx_ir as ir
 
 from whiten_export.draft import draft_export
 from whiten_export.fit import check_job, fit_options, fit_whitening
-from whiten_export.graph.attention.blocks import attend_in_blocks, text_memory
+from whiten_export.graph.attention import lower_attention, text_memory
 from whiten_export.graph.builder import reopen_graph, save_graph
 from whiten_export.graph.float16 import halve_network, halve_weights
 from whiten_export.graph.fold_positions import fold_positions
 from whiten_export.graph.fuse_cuda import fuse_for_cuda
 from whiten_export.graph.head import set_head
 from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8
-from whiten_export.graph.pooled_rows.compute import compute_pooled_rows
 from whiten_export.graph.products import sum_residuals
 from whiten_export.plan import warn_of_memory
 from whiten_export.proof.gate import Expected
@@ -130,20 +129,20 @@ def write_source_files(manifest: Manifest, work: Work, overrides: bool) -> Manif
 def build_graph(manifest: Manifest, work: Work) -> tuple[Manifest, ir.Model]:
     """Return the graph up to the vector before whitening; a model's has its weights in a file, not in memory.
 
-    It sets the manifest's `source`, and `memory`, if texts may be long. The file attends in blocks, as a whitening may
-    be fitted on long texts; later passes look for whole attentions.
+    It sets the manifest's `source`, and `memory`, if texts may be long. The attentions of the file are lowered, as a
+    whitening is fitted with it; those of the graph stay marked for later passes.
     """
     graph, path = work.model.graph(manifest), work.folder / UNWHITENED_GRAPH
     manifest = msgspec.structs.replace(manifest, source=work.model.record)
     check_job(work.job, manifest)
     fold_positions(graph, manifest.max_seq_length)
     graph = reopen_graph(graph, path)
+    lowered = ir.load(path)
+    whole = lower_attention(lowered, manifest.max_seq_length)
+    ir.save(lowered, path)
     if (what := unwanted(scan_graph(path), "cpu")) is not None:
         raise UnsafeModelError(f"this {manifest.source.model_type} network has {what}: it is not supported")
     if manifest.max_seq_length > SHORT and manifest.source.num_hidden_layers:
-        in_blocks = ir.load(path)
-        whole = attend_in_blocks(in_blocks, manifest.max_seq_length)
-        ir.save(in_blocks, path)
         memory = text_memory(graph, manifest.max_seq_length, in_blocks=manifest.target == "cpu" and not whole)
         manifest = msgspec.structs.replace(manifest, memory=memory)
     return manifest, graph
@@ -158,7 +157,7 @@ def append_head(
     """
     if manifest.target == "cuda":
         work.report.stage("fusing operators for CUDA")
-        if not fuse_for_cuda(graph, manifest.max_seq_length):
+        if not fuse_for_cuda(graph):
             kind = manifest.source.model_type
             work.report.warn(f"no attention of this {kind} network could be fused: CUDA runs it as it is")
     if manifest.precision != "fp32":
@@ -179,9 +178,7 @@ def to_precision(manifest: Manifest, graph: ir.Model, work: Work) -> tuple[Manif
     elif manifest.precision == "int8":
         quantization, graph = _to_int8(manifest, graph, work)
     if manifest.target == "cpu":
-        if len(manifest.layers) == 1:
-            compute_pooled_rows(graph, manifest.pooling, manifest.max_seq_length)
-        if whole := attend_in_blocks(graph, manifest.max_seq_length):
+        if whole := lower_attention(graph, manifest.max_seq_length):
             work.report.warn(
                 f"{whole} attentions of this {manifest.source.model_type} network do not run in blocks, so that "
                 "the memory of a text grows with the square of its tokens; --max-length 512 suits short texts"
@@ -199,7 +196,7 @@ def _to_int8(manifest: Manifest, graph: ir.Model, work: Work) -> tuple[Quantizat
     vocabulary = Vocabulary.of(tokenizer, work.model.vocab_size, min(length, LONGEST_PROBE))
     texts = calibration_texts(graph, tokenizer, sentences, vocabulary, manifest.pad_token_id)
     place = (work.folder / UNWHITENED_GRAPH).parent
-    model, record = convert_to_int8(graph, texts, length, place, work.options, work.report)
+    model, record = convert_to_int8(graph, texts, place, work.options, work.report)
     if max(manifest.layers) > 0 and not record.constant_scales + record.token_scales:
         work.report.warn(
             "no matrix product of this network can be computed in int8 (its layers may be convolutions), so it is no "

@@ -52,7 +52,9 @@ def additions_before_norms(model: Path) -> list[str]:
 
 def graph_of(text: str, arrays: Mapping[str, np.ndarray]) -> ir.Model:
     """Return a graph from ONNX's text; values that nothing gives are initialisers, with "_" for "." in their names."""
-    model = ir.from_onnx_text(f'<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]> g {text}')
+    model = ir.from_onnx_text(
+        f'<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1, "whiten.attention" : 1]> g {text}'
+    )
     for name, array in arrays.items():
         for node in model.graph:
             for index, value in enumerate(node.inputs):

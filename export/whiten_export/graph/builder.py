@@ -188,9 +188,11 @@ class Nodes:
         self._graph, self.prefix = graph, prefix
         self._tape = Tape()
 
-    def op(self, kind: str, *inputs: ir.Value | None, **attributes: int | float | Sequence[int]) -> ir.Value:
+    def op(
+        self, kind: str, *inputs: ir.Value | None, domain: str = "", **attributes: int | float | Sequence[int]
+    ) -> ir.Value:
         """Add a node with one output."""
-        return self._tape.op(kind, list(inputs), dict(attributes) or None)
+        return self._tape.op(kind, list(inputs), dict(attributes) or None, domain=domain)
 
     def choose(self, condition: ir.Value, yes: ir.Graph, no: ir.Graph) -> ir.Value:
         """Add a node that runs one of two graphs, with one float32 output."""

@@ -33,6 +33,7 @@ from whiten_export.sources.checkpoint import (
 from whiten_export.sources.checks import way_to_text
 from whiten_export.sources.config import count_weights, empty_positions, has_positions, network_sha256
 from whiten_export.sources.families import SCALED_BY_LENGTH, batch_limit, family_of, usable_positions
+from whiten_export.sources.marking import marked_attention
 from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_export.sources.network import (
     load_config,
@@ -208,7 +209,13 @@ def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
     axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
     _run(network, input_ids, attention_mask)  # whose errors say more than those of the exporter
     try:
-        with quiet(), redirect_stderr(io.StringIO()), torch.no_grad(), _ordered_sets(network):
+        with (
+            quiet(),
+            redirect_stderr(io.StringIO()),
+            torch.no_grad(),
+            _ordered_sets(network),
+            marked_attention(network, lambda: hidden_states(network, input_ids, attention_mask)),
+        ):
             program = torch.onnx.export(
                 _Layers(network, layers).eval(),
                 (input_ids, attention_mask),

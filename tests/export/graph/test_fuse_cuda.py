@@ -19,10 +19,11 @@ from whiten import Encoder, UnsafeModelError, WhitenError
 from whiten_export import prove
 from whiten_export.export import export_bundle
 from whiten_export.graph import fuse_cuda
+from whiten_export.graph.attention import lower_attention
 from whiten_export.graph.builder import save_graph
 from whiten_export.graph.float16 import halve_network
 from whiten_export.graph.fold_positions import PartialRun, fold_positions
-from whiten_export.graph.fuse_cuda import CONTRIB, MASKS, fuse_for_cuda
+from whiten_export.graph.fuse_cuda import CONTRIB, fuse_for_cuda
 from whiten_export.graph.head import pool_graph, set_head
 from whiten_export.proof.reference import Composition
 from whiten_export.recipe import Recipe
@@ -48,9 +49,15 @@ FOLDED = {
 """Summands of the word embeddings that depend on the position alone: RoBERTa's positions depend on the ids too."""
 
 NOT_FUSED = ("squeezebert", "mpnet", "deberta", "deberta-v2", "xlm", "t5")
-"""Families whose attention onnxscript does not know."""
+"""Families whose attention is neither marked nor known to onnxscript."""
 
-WITH_BIAS = {"gpt2": {False}, "llama": {False}, "modernbert": {True, False}}
+MASKS = {"Attention": 5, "MultiHeadAttention": 5}
+"""Fused operators of onnxruntime, and the index of the mask among their inputs."""
+
+WITH_BIAS = {
+    **dict.fromkeys(("gpt2", "llama", "layoutlm", "mistral", "qwen2", "qwen3"), (False,)),
+    **dict.fromkeys(("modernbert", "gemma3_text"), (True, False)),
+}
 """Whether lengths say it all, in families in which not every token sees every other, or not in every layer."""
 
 
@@ -95,10 +102,11 @@ def test_fused_graph_of_each_family_gives_the_same_vectors(
     width, random = model.record.hidden_size, np.random.default_rng(1)
     graph = pool_graph(model.hidden_states((1, WIDENED_LAYERS), "mean"), Composition((1, WIDENED_LAYERS)), width)
     set_head(graph, (random.normal(size=width), random.normal(size=(width, 8))), False)
-    want = outputs(graph, tmp_path / "plain" / "model.onnx", model.vocab_size)
-    graph = ir.load(tmp_path / "plain" / "model.onnx")
+    plain = graph.clone()
+    lower_attention(plain, MAX_LENGTH)
+    want = outputs(plain, tmp_path / "plain" / "model.onnx", model.vocab_size)
     assert fold_positions(graph, MAX_LENGTH) == FOLDED.get(family, 0)
-    assert fuse_for_cuda(graph, MAX_LENGTH) == (0 if family in NOT_FUSED else WIDENED_LAYERS)
+    assert fuse_for_cuda(graph) == (0 if family in NOT_FUSED else WIDENED_LAYERS)
     check_attention(graph, family)
     got = compare(outputs(graph, tmp_path / "fused" / "model.onnx", model.vocab_size), want)
     assert GATES["fp32"].passes(got), got
@@ -140,8 +148,12 @@ def test_tokens_of_a_prompt_that_is_left_out_of_the_pooling_count_as_tokens(
         save_graph(graph, tmp_path / "model.onnx")
         return open_engine(tmp_path / "model.onnx", 0).run_feed(batch)
 
+    marked = graph
+    graph = marked.clone()
+    lower_attention(graph, MAX_LENGTH)
     want = vectors()
-    assert fuse_for_cuda(graph, MAX_LENGTH) == WIDENED_LAYERS
+    graph = marked
+    assert fuse_for_cuda(graph) == WIDENED_LAYERS
     assert GATES["fp32"].passes(compare(vectors(), want))
 
 
@@ -158,9 +170,9 @@ def check_attention(graph: ir.Model, family: str) -> None:
             assert found.tolist() == [5, 3, 1]
         elif node.op_type in MASKS:
             by_lengths.add(False)
-            assert node.inputs[MASKS[node.op_type][1]] is not None
+            assert node.inputs[MASKS[node.op_type]] is not None
     if family not in NOT_FUSED:
-        assert by_lengths == WITH_BIAS.get(family, {True})
+        assert by_lengths == set(WITH_BIAS.get(family, (True,)))
         assert graph.graph.opset_imports[""] == (24 if True in by_lengths else 20)
 
 

@@ -16,8 +16,8 @@ from support.families import WIDTH
 from support.once import once
 from whiten import Encoder, NoVectorError, ParityError, UsageError
 from whiten_export.export import export_bundle
-from whiten_export.graph.attention import blocks
-from whiten_export.graph.attention.masks import Visible
+from whiten_export.graph import attention
+from whiten_export.graph.attention import Window
 from whiten_export.graph.builder import Nodes
 from whiten_export.recipe import Recipe
 from whiten_runtime.bundle.manifest import read_manifest
@@ -65,26 +65,26 @@ def test_bundles_are_proven_to_their_last_token(
 
 
 def with_broken_blocks(
-    monkeypatch: pytest.MonkeyPatch, change: Callable[[Nodes, Visible, ir.Value], tuple[Visible, ir.Value]]
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Nodes, Window, ir.Value], tuple[Window, ir.Value]]
 ) -> None:
     """Break attention in texts of more than 512 tokens, and nothing else."""
-    scan = blocks._scan
+    scan = attention._scan
 
-    def broken(graph: Any, nodes: Nodes, operands: Any, seen: Visible, padding: ir.Value, name: str) -> ir.Value:
-        return scan(graph, nodes, operands, *change(nodes, seen, padding), name)
+    def broken(graph: Any, nodes: Nodes, operands: Any, window: Window, row: ir.Value) -> ir.Value:
+        return scan(graph, nodes, operands, *change(nodes, window, row))
 
-    monkeypatch.setattr(blocks, "_scan", broken)
+    monkeypatch.setattr(attention, "_scan", broken)
 
 
-def narrower(nodes: Nodes, seen: Visible, padding: ir.Value) -> tuple[Visible, ir.Value]:
+def narrower(nodes: Nodes, window: Window, padding: ir.Value) -> tuple[Window, ir.Value]:
     """Let windows end one token too early."""
-    return (seen if seen.left is None else dataclasses.replace(seen, left=seen.left - 1)), padding
+    return (window if window.left is None else dataclasses.replace(window, left=window.left - 1)), padding
 
 
-def forgetful(nodes: Nodes, seen: Visible, padding: ir.Value) -> tuple[Visible, ir.Value]:
+def forgetful(nodes: Nodes, window: Window, padding: ir.Value) -> tuple[Window, ir.Value]:
     """Let tokens see padding from the second block on."""
     places = nodes.op("Range", nodes.integer(0), nodes.op("Squeeze", nodes.size(padding, 3)), nodes.integer(1))
-    return seen, nodes.op("Where", nodes.op("Less", places, nodes.integer(128)), padding, nodes.number(0.0))
+    return window, nodes.op("Where", nodes.op("Less", places, nodes.integer(128)), padding, nodes.number(0.0))
 
 
 def test_the_whole_check_pads_a_long_text_beside_a_short_one(
@@ -115,7 +115,7 @@ def test_the_whole_check_pads_a_long_text_beside_a_short_one(
 )
 def test_masks_that_are_wrong_in_long_texts_are_refused(
     family: str,
-    change: Callable[[Nodes, Visible, ir.Value], tuple[Visible, ir.Value]],
+    change: Callable[[Nodes, Window, ir.Value], tuple[Window, ir.Value]],
     precision: str,
     long_checkpoint: Callable[[str], Path],
     tmp_path: Path,
@@ -174,14 +174,14 @@ def test_numbers_that_are_cut_off_in_long_texts_are_refused(
     long_checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a constant scale of int8 that is too small for what only long texts hold."""
-    scan = blocks._scan
+    scan = attention._scan
 
     def clipped(graph: Any, nodes: Nodes, *rest: Any) -> ir.Value:
         result = scan(graph, nodes, *rest)
         rounded = any(node.op_type == "MatMulInteger" for node in graph)
         return nodes.op("Clip", result, nodes.number(-0.02), nodes.number(0.02)) if rounded else result
 
-    monkeypatch.setattr(blocks, "_scan", clipped)
+    monkeypatch.setattr(attention, "_scan", clipped)
     with pytest.raises(ParityError, match="int8 costs these vectors too much"):
         export(long_checkpoint("bert"), tmp_path / "bundle", precision="int8")
 

@@ -1,4 +1,4 @@
-"""Convert a graph to int8: narrow masks, measure, rewrite, and compare with float32 on far texts."""
+"""Convert a graph to int8: measure, rewrite, and compare with float32 on far texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from whiten_export.graph.attention.masks import narrow_masks
+from whiten_export.graph.attention import lower_attention, save_lowered
 from whiten_export.graph.builder import save_graph, save_with_outputs
 from whiten_export.graph.int8.measure import CalibrationTexts
 from whiten_export.graph.int8.rewrite import Calibration, calibrate, quantize_int8
@@ -16,7 +16,7 @@ from whiten_export.graph.int8.rounding import ROWS, largest_pair
 from whiten_export.graph.products import plain_products
 from whiten_export.proof.probe_texts import probe_texts
 from whiten_runtime.bundle.parity import Agreement, compare
-from whiten_runtime.bundle.records import QuantizationRecord
+from whiten_runtime.bundle.records import SHORT, QuantizationRecord
 from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions
@@ -138,20 +138,21 @@ with 14."""
 
 
 def convert_to_int8(
-    graph: ir.Model, texts: CalibrationTexts, longest: int, folder: Path, options: SessionOptions, report: Reporter
+    graph: ir.Model, texts: CalibrationTexts, folder: Path, options: SessionOptions, report: Reporter
 ) -> tuple[ir.Model, QuantizationRecord]:
     """Return the graph in int8, with constant scales where texts far from the calibration lose little by them."""
-    path = folder / "float32.onnx"
+    path, lowered = folder / "float32.onnx", folder / "lowered.onnx"
     plain_products(graph)
     save_with_outputs(graph, list(graph.graph.outputs), path)
-    exact = _vectors(path, texts.far, texts.pad_token_id, options)
-    narrow_masks(graph, longest)
-    save_with_outputs(graph, list(graph.graph.outputs), path)
+    save_lowered(graph, [str(value.name) for value in graph.graph.outputs], lowered)
+    exact = _vectors(lowered, texts.far, texts.pad_token_id, options)
 
     def converted(calibration: Calibration) -> tuple[ir.Model, Agreement]:
         model, trial = ir.load(path), folder / "int8" / path.name
         quantize_int8(model, calibration.chosen)
-        save_graph(model, trial)
+        runnable = model.clone()
+        lower_attention(runnable, SHORT)
+        save_graph(runnable, trial)
         return model, compare(_vectors(trial, texts.far, texts.pad_token_id, options), exact)
 
     calibration = calibrate(ir.load(path), texts, options, folder, report)

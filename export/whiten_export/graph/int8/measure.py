@@ -10,8 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from whiten_export.graph.attention.find import value_product
-from whiten_export.graph.builder import save_with_outputs
+from whiten_export.graph.attention import save_lowered, value_product
 from whiten_export.graph.int8.rounding import TINY, spread
 from whiten_export.graph.products import bias_of
 from whiten_runtime.inference.batching import pad_batch, plan_batches
@@ -74,7 +73,7 @@ def measure_ranges(
         return
     path = folder / "calibration.onnx"
     bounds = {value: bound for value in values if (bound := _bound(value)) is not None}
-    save_with_outputs(model, [*values, *bounds.values()], path)
+    save_lowered(model, [str(value.name) for value in (*values, *bounds.values())], path)
     session = create_session(path, options)
     meters = {value: _Meter(folder / f"rows.{index}") for index, value in enumerate(values)}
     often = max(1, sum(map(len, texts.sentences)) // _TOKENS)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
-from whiten_export.graph.attention.find import attentions, query_product, value_product
+from whiten_export.graph.attention import attentions, query_product, value_product
 from whiten_export.graph.builder import constant
 from whiten_export.graph.int8.measure import CalibrationTexts, Float32Array, measure_ranges
 from whiten_export.graph.int8.rounding import (
@@ -172,12 +172,10 @@ class _Rewriter:
 
     def fold(self) -> None:
         """Move factors of attention scores into the queries' weights, and those of a context into the values'."""
-        for attention in list(attentions(self.model)):
-            scale, product = attention.scale, query_product(attention)
-            if scale is not None and product is not None:
-                self.results[product] = np.float32(attention.factor) * self._result_factors(product)
-                ir.convenience.replace_all_uses_with(scale.outputs[0], attention.scores.outputs[0])
-                self.model.graph.remove(scale, safe=True)
+        for attention in attentions(self.model):
+            if (product := query_product(attention)) is not None:
+                self.results[product] = np.float32(attention.scale) * self._result_factors(product)
+                attention.node.attributes["scale"] = ir.AttrFloat32("scale", 1.0)
         for context in activations(self.model):
             product, factors = value_product(context), self.quantized[str(context.name)].scale.factors
             if factors is not None and product is not None:

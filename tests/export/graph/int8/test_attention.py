@@ -9,9 +9,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from support.graphs import count, default_session, graph_of
-from whiten_export.graph.attention.find import Attention, attentions, query_product, value_product
-from whiten_export.graph.attention.masks import narrow_masks
+from support.graphs import default_session, graph_of
+from whiten_export.graph.attention import attentions, lower_attention, query_product, value_product
 from whiten_export.graph.builder import constant, reopen_graph, save_graph
 from whiten_export.graph.int8 import convert, measure, rewrite
 from whiten_export.graph.int8.convert import convert_to_int8
@@ -28,8 +27,21 @@ from whiten_runtime.reporter import Reporter
 WIDTH, HEADS = 64, 4
 
 
-def attention(scores: str = "c = Mul(s, scale)", mask: str = "m = Mul(pad, low)", shared: str = "") -> ir.Model:
-    """Return an attention with bias, mask and scale as PyTorch's exporter writes it."""
+MARKED = f"o = whiten.attention.Attention<scale=0.25, window=[-1, -1], sizes=[{HEADS}, {HEADS}, 16, 16]>(q, k, v, real)"
+OTHER = """turned = Transpose<perm=[0,1,3,2]>(k)
+       s = MatMul(q, turned)
+       c = Mul(s, scale)
+       f = Cast<to=1>(attention_mask)
+       inverse = Sub(one, f)
+       pad = Unsqueeze(inverse, axes)
+       m = Mul(pad, low)
+       a = Add(c, m)
+       p = Softmax<axis=-1>(a)
+       o = MatMul(p, v)"""
+
+
+def attention(mixed: str = MARKED, shared: str = "") -> ir.Model:
+    """Return an attention with bias as PyTorch's exporter writes it."""
     text = f"""(int64[b, n] input_ids, int64[b, n] attention_mask) => (float[b, n, {WIDTH}] y)
     {{ x = Gather(table, input_ids)
        qp = MatMul(x, wq)
@@ -38,23 +50,13 @@ def attention(scores: str = "c = Mul(s, scale)", mask: str = "m = Mul(pad, low)"
        q = Transpose<perm=[0,2,1,3]>(qr)
        kp = MatMul(x, wk)
        kr = Reshape(kp, split)
-       k = Transpose<perm=[0,2,3,1]>(kr)
+       k = Transpose<perm=[0,2,1,3]>(kr)
        vp = MatMul(x, wv)
        vb = Add(vp, bv)
        vr = Reshape(vb, split)
        v = Transpose<perm=[0,2,1,3]>(vr)
-       s = MatMul(q, k)
-       {scores}
-       f = Cast<to=1>(attention_mask)
-       inverse = Sub(one, f)
-       pad0 = Unsqueeze(inverse, axes)
-       length = Shape<start=1, end=2>(attention_mask)
-       tall = Concat<axis=0>(ones1, ones1, length, ones1)
-       pad = Expand(pad0, tall)
-       {mask}
-       a = Add(c, m)
-       p = Softmax<axis=-1>(a)
-       o = MatMul(p, v)
+       real = Cast<to=9>(attention_mask)
+       {mixed}
        t = Transpose<perm=[0,2,1,3]>(o)
        context = Reshape(t, merge)
        z = MatMul(context, wo)
@@ -64,7 +66,7 @@ def attention(scores: str = "c = Mul(s, scale)", mask: str = "m = Mul(pad, low)"
     weights |= {name: generator.normal(size=WIDTH) for name in ("bq", "bv", "bo")}
     weights["table"] = generator.normal(size=(50, WIDTH))
     arrays = {name: array.astype(np.float32) for name, array in weights.items()}
-    arrays |= {"scale": np.float32(4 if "Div" in scores else 0.25), "one": np.float32(1), "low": np.float32(-1e4)}
+    arrays |= {"scale": np.float32(0.25), "one": np.float32(1), "low": np.float32(-1e4)}
     whole = {"split": [0, 0, HEADS, WIDTH // HEADS], "merge": [0, 0, WIDTH], "axes": [1, 2], "ones1": [1], "last": [2]}
     arrays |= {name: np.array(value, np.int64) for name, value in (whole | {"zero": 0, "reach": 20}).items()}
     return graph_of(text, arrays)
@@ -72,11 +74,6 @@ def attention(scores: str = "c = Mul(s, scale)", mask: str = "m = Mul(pad, low)"
 
 def context_of(model: ir.Model) -> ir.Value:
     return next(value for value in activations(model) if value.name == "context")
-
-
-def only_attention(model: ir.Model) -> Attention:
-    (attention,) = attentions(model)
-    return attention
 
 
 def read_too(shared: str) -> ir.Model:
@@ -87,6 +84,7 @@ def read_too(shared: str) -> ir.Model:
 
 
 def run(model: ir.Model) -> np.ndarray:
+    lower_attention(model, 512)
     session = default_session(ir.to_proto(model).SerializeToString())
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], np.int64)
     ids = np.arange(10).reshape(2, 5)
@@ -94,32 +92,26 @@ def run(model: ir.Model) -> np.ndarray:
     return np.asarray(y)[mask.astype(bool)]
 
 
-@pytest.mark.parametrize("scores", ["c = Mul(s, scale)", "c = Mul(scale, s)", "c = Div(s, scale)"])
+@pytest.mark.parametrize("mixed", [MARKED, OTHER], ids=["marked", "other"])
 @pytest.mark.parametrize("constant_scale", [True, False])
-def test_scale_and_smoothing_are_folded(scores: str, constant_scale: bool) -> None:
-    model, want = attention(scores), run(attention(scores))
-    found = only_attention(model)
-    assert found.scale is not None
-    assert query_product(found) is not None
-    before = count(model, "Mul") + count(model, "Div")
+def test_scale_and_smoothing_are_folded(mixed: str, constant_scale: bool) -> None:
+    """The scale of a marked attention, and the smoothing of any."""
+    model, want = attention(mixed), run(attention(mixed))
     factors = np.geomspace(0.5, 2, WIDTH).astype(np.float32)
     context = Scale(SYMMETRIC, 0.05 if constant_scale else None, factors)
     scales = {str(value.name): Quantized(Scale(SYMMETRIC)) for value in activations(model)} | {
         "context": Quantized(context)
     }
     assert quantize_int8(model, scales) == 5
-    added = 1 + 4 * 2 + 2 + 2 * (1 + (not constant_scale))  # scales of columns; of rows, at most two quantisations
-    assert count(model, "Mul") + count(model, "Div") <= before - 1 + added
+    assert [marked.scale for marked in attentions(model)] == ([1.0] if mixed == MARKED else [])
     assert not any("smoothing" in name for name in model.graph.initializers)
     error = np.linalg.norm(run(model) - want) / np.linalg.norm(want)
     assert error < 0.06, error
 
 
-@pytest.mark.parametrize("scores", ["c = Mul(s, s)", "c = Mul(s, m)", "c = Identity(s)"])
-def test_other_products_of_scores_are_left_alone(scores: str) -> None:
-    mask = "m = Mul(pad, low)"
-    text = {"scores": f"{mask}\n{scores}", "mask": ""}
-    assert not list(attentions(attention(**text))) or only_attention(attention(**text)).scale is None
+def test_queries_that_are_read_elsewhere_keep_the_scale() -> None:
+    assert query_product(attentions(attention())[0]) is not None
+    assert query_product(attentions(read_too("other = Neg(qb)"))[0]) is None
 
 
 def test_values_and_contexts_that_are_read_elsewhere_are_left_alone() -> None:
@@ -138,31 +130,8 @@ def test_values_of_one_head_for_all_are_left_alone() -> None:
     assert value_product(context_of(model)) is None
 
 
-def test_mask_of_equal_rows_becomes_one_row() -> None:
-    model, want = attention(), run(attention())
-    assert narrow_masks(model, 64) == 1
-    assert (count(model, "Expand"), count(model, "Where")) == (0, 1)
-    np.testing.assert_array_equal(run(model), want)
-
-
-@pytest.mark.parametrize(
-    "mask",
-    [
-        # from token ids, as in encoders that know padding by its id: `attention_mask` says nothing there
-        "known = Equal(input_ids, zero) k1 = Cast<to=1>(known) k2 = Unsqueeze(k1, axes) m = Mul(k2, low)",
-        # as in a decoder: a token does not attend to those after it
-        "u = Trilu<upper=1>(pad) m0 = Mul(pad, low) m = Add(m0, u)",
-        # of a window, as in ModernBERT: short texts do not show that a token attends to its neighbours only
-        "pad1 = Add(pad, one) far0 = Trilu<upper=1>(pad1, reach) far = Mul(far0, low) near = Mul(pad, low) "
-        "m = Add(near, far)",
-    ],
-    ids=["ids", "causal", "window"],
-)
-def test_other_masks_are_left_alone(mask: str) -> None:
-    assert narrow_masks(attention(mask=mask), 64) == 0
-
-
 POOLED = """
+       f = Cast<to=1>(attention_mask)
        f3 = Unsqueeze(f, last)
        kept = Mul(y, f3)
        sentence_embedding = ReduceSum<keepdims=0>(kept, ones1)"""
@@ -185,15 +154,16 @@ CALIBRATION = CalibrationTexts(texts(0), texts(1), texts(2), [], 0)
 
 
 def converted(folder: Path) -> tuple[ir.Model, Any]:
-    return convert_to_int8(pooled(folder), CALIBRATION, 64, folder, SessionOptions(), Reporter())
+    return convert_to_int8(pooled(folder), CALIBRATION, folder, SessionOptions(), Reporter())
 
 
 def test_a_graph_is_converted_and_described(tmp_path: Path) -> None:
     model, scales = converted(tmp_path)
     assert (scales.constant_scales, scales.token_scales) == (2, 0)
     assert 0.999 < scales.far_min_cosine < 1
+    lower_attention(model, 512)
     save_graph(model, tmp_path / "int8" / "model.onnx")
-    exact, got = (open_engine(tmp_path / name, 0) for name in ("float32.onnx", "int8/model.onnx"))
+    exact, got = (open_engine(tmp_path / name, 0) for name in ("lowered.onnx", "int8/model.onnx"))
     rows = texts(3)
     want = exact.run(rows)
     error = np.linalg.norm(got.run(rows) - want, axis=1) / np.linalg.norm(want, axis=1)
@@ -266,6 +236,6 @@ def test_bars_reach_their_ends(tmp_path: Path) -> None:
             bars.append((total, []))
             yield bars[-1][1].append
 
-    convert_to_int8(pooled(tmp_path), CALIBRATION, 64, tmp_path, SessionOptions(), Counting())
+    convert_to_int8(pooled(tmp_path), CALIBRATION, tmp_path, SessionOptions(), Counting())
     assert len(bars) == 2
     assert all(total == sum(counts) > 0 for total, counts in bars)

@@ -1,1 +1,0 @@
-"""Compute the last layer for the one token of each text that pooling reads."""
