@@ -20,6 +20,7 @@ from sentence_transformers.sentence_transformer.modules import (
 from torch import nn
 
 from support.checkpoints import OLD, save_adapter, write_json, write_modules, write_tensors
+from support.cli import python
 from support.hub import Hub
 from support.vocabularies import wordpiece
 from whiten import UsageError, WhitenError
@@ -358,3 +359,20 @@ def test_an_instructor_of_the_hub_leaves_the_prompt_out_of_the_pooling(hub: Hub,
     assert (known.authors.include_prompt, tuned.authors.include_prompt) == (False, True)
     assert (known.notes, other.notes) == ((), ())
     assert 'if it is one, write "include_prompt": false into 1_Pooling/config.json' in tuned.notes[0]
+
+
+@pytest.mark.parametrize(("modules", "said"), [((), "cls Normalize"), ((Dense(4, 4),), "this needs torch; install it")])
+def test_without_torch_only_modules_with_weights_are_missing(
+    tmp_path: Path, modules: tuple[nn.Module, ...], said: str
+) -> None:
+    """Folders of ONNX graphs with a Pooling and a Normalize are exported without torch."""
+    write_json(tmp_path / SETTINGS, {"truncate_dim": 2})
+    code = (
+        "import sys, pathlib\n"
+        "for name in ('torch', 'transformers', 'sentence_transformers'): sys.modules[name] = None\n"
+        "from whiten_export.sources.published import read_published\n"
+        "authors = read_published(pathlib.Path(sys.argv[1]))\n"
+        "print(authors.pooling, authors.modules[0])"
+    )
+    done = python(code, save(tmp_path, "Transformer", Pooling(4, "cls"), *modules, Normalize()))
+    assert said in done.stdout + done.stderr
