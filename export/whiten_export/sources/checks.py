@@ -82,7 +82,10 @@ def weights_error(model: str, path: Path) -> UsageError:
     message = f"'{model}' has no weights ({wanted}, or parts with {INDEX}) in {path}; "
     if graphs := sorted(file.name for file in (*path.glob("*.onnx"), *path.glob("onnx/*.onnx"))):
         return UsageError(f"{message}it has {' and '.join(graphs[:_MOST])}: rename the one that you want to model.onnx")
-    return UsageError(f"{message}wanted a directory written by save_pretrained, or by optimum-cli export onnx")
+    return UsageError(
+        f"{message}wanted a directory written by save_pretrained or by optimum-cli export onnx, or a whole copy in the "
+        "hub's cache"
+    )
 
 
 def base_note(model: str, base: str, authors: Authors) -> str:

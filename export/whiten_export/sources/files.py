@@ -5,7 +5,7 @@ these are chosen as transformers, peft and sentence-transformers choose them.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,7 @@ def read_json(path: Path) -> Any:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Read a JSON file of settings by name."""
-    return as_settings(read_json(path), path)
-
-
-def as_settings(content: Any, path: object) -> dict[str, Any]:
-    """Return the content of a JSON file as settings by name; `path` is for errors."""
+    content = read_json(path)
     if not isinstance(content, dict):
         raise WhitenError(f"{path}: holds a {type(content).__name__}; wanted settings by name")
     return content
@@ -72,39 +68,37 @@ INDEX = ".index.json"
 """Suffix of the file that says in which parts weights are stored, after the name of whole weights."""
 
 
-def network_weights(folder: Path, config: Mapping[str, Any]) -> tuple[Path, ...]:
+def network_weights(folder: Path, config: Mapping[str, Any], names: Collection[str] | None = None) -> tuple[Path, ...]:
     """Return the weight files of a network, in the order of their names; none without any.
 
     Args:
         folder: folder of the network.
         config: content of its `config.json`.
+        names: names of the files in the folder, where the weights are not downloaded yet.
 
     Raises:
         UsageError: a part that an index names is not there.
         WhitenError: an index cannot be read, or leads out of the folder.
     """
+    if names is None:
+        names = {path.name for path in folder.iterdir() if path.is_file()}
     other = config.get("transformers_weights")  # a name in place of the usual ones
     candidates = [name for whole in NETWORK_WEIGHTS for name in (whole, whole + INDEX)] if other is None else [other]
     for name in candidates:
-        if (path := _beside(folder, name, folder / "config.json")).is_file():
-            return _parts(path) if name.endswith(INDEX) else (path,)
+        if (path := _beside(folder, name, folder / "config.json")).name in names:
+            return _parts(path, names) if name.endswith(INDEX) else (path,)
     return ()
 
 
-def parts_of(index: Any, path: object) -> list[str]:
-    """Return the names of the parts in which the content of an index says that weights are; `path` is for errors."""
-    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+def _parts(index: Path, names: Collection[str]) -> tuple[Path, ...]:
+    weight_map = read_settings(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise WhitenError(f"{path}: has no weight_map, which says where each weight is; copy the model again")
-    return sorted(set(map(str, weight_map.values())))
-
-
-def _parts(index: Path) -> tuple[Path, ...]:
-    parts = tuple(_beside(index.parent, name, index) for name in parts_of(read_settings(index), index))
+        raise WhitenError(f"{index}: has no weight_map, which says where each weight is; copy the model again")
+    parts = [_beside(index.parent, name, index) for name in sorted(set(map(str, weight_map.values())))]
     for part in parts:
-        if not part.is_file():
+        if part.name not in names:
             raise UsageError(f"{index}: weights are in '{part.name}', which is not there; copy the model again")
-    return parts
+    return tuple(parts)
 
 
 def _beside(folder: Path, name: object, file: Path) -> Path:

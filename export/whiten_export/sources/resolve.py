@@ -3,13 +3,11 @@
 import glob
 import os
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from whiten_export.sources.checkpoint import Checkpoint, with_catalogue
 from whiten_export.sources.checks import (
@@ -30,18 +28,14 @@ from whiten_export.sources.files import (
     ADAPTER_WEIGHTS,
     ADAPTERS_BELOW,
     HEADS,
-    INDEX,
     MODULES_FILE,
-    NETWORK_WEIGHTS,
     ONNX_PLACES,
     TOKENIZER_FILES,
     WORD_FILES,
     adapter_weights,
-    as_settings,
     module_weights,
     network_code,
     network_weights,
-    parts_of,
     read_json,
     read_settings,
     split_repository,
@@ -316,13 +310,6 @@ def _directory_name(text: str) -> str:
 _DESCRIPTIONS = ("*.json", "*.txt", *TOKENIZER_FILES, "README.md", *HEADS)
 """README.md: its first lines name the licence."""
 
-_OTHER_FORMATS = ("onnx/*.json", "onnx/*.txt", "openvino/*")
-_WEIGHTS = (
-    tuple(name for whole in NETWORK_WEIGHTS for name in (whole, whole + INDEX)),
-    ADAPTER_WEIGHTS,
-)
-"""For networks and adapters: the weight files to download, or the index of their parts, the best first."""
-
 _ONNX = ("model.onnx", "model.onnx_data", "onnx/model.onnx", "onnx/model.onnx_data")
 
 
@@ -377,124 +364,71 @@ def download_code(hub_id: str, model: str) -> str:
 
 
 def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool, with_weights: bool) -> Path:
-    """Download the files of a repository that an export reads; find them in the cache if `cached`."""
-    from huggingface_hub import snapshot_download
+    """Download the descriptions of a model, and then what they ask for; find the descriptions in the cache if `cached`.
 
-    names = _names(hub_id, revision, cached)
-    read = partial(_read, hub_id, revision, cached)
-    folders = _folders(names, read)
-    networks = () if with_weights else {folder for folder in folders if _is_network(folder, names, read)}
-    wanted = needed_files(names, remote_code, folders, networks, read)
-    if not wanted:
-        raise WhitenError(
-            f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX; choose another model, or, if the hub is "
-            "out of reach, complete the cache"
-        )
-    patterns = list(map(glob.escape, wanted))
-    return Path(
-        snapshot_download(
-            hub_id, revision=revision, allow_patterns=patterns, local_files_only=cached, tqdm_class=bar_of_terminals()
-        )
-    )
-
-
-def _names(hub_id: str, revision: str | None, cached: bool) -> list[str]:
-    """Return the paths of a repository's files; those in the cache if `cached`, or if the hub is busy."""
+    What else the cache lacks is said by what reads it.
+    """
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError
 
-    if not cached:
-        try:
-            return [file.rfilename for file in HfApi().model_info(hub_id, revision=revision).siblings or ()]
-        except (RepositoryNotFoundError, RevisionNotFoundError):
-            raise
-        except HfHubHTTPError:
-            pass
-    always, never = list(_DESCRIPTIONS), list(_OTHER_FORMATS)  # whether files are missing is asked of these alone
-    snapshot = snapshot_download(
-        hub_id, revision=revision, allow_patterns=always, ignore_patterns=never, local_files_only=True
-    )
-    folder = Path(snapshot)
-    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-
-
-def _read(hub_id: str, revision: str | None, cached: bool, name: str) -> Any:
-    """Return the content of a JSON file of a repository."""
-    from huggingface_hub import hf_hub_download
-
-    return read_json(Path(hf_hub_download(hub_id, name, revision=revision, local_files_only=cached)))
+    fetch = partial(snapshot_download, hub_id, local_files_only=cached, tqdm_class=bar_of_terminals())
+    root = Path(fetch(revision=revision, allow_patterns=list(_DESCRIPTIONS), ignore_patterns="*/*"))
+    fetch = partial(fetch, revision=root.name)  # the same commit, whatever is pushed meanwhile
+    if modules := [glob.escape(folder) for folder in _folders(root) if folder != "."]:
+        fetch(allow_patterns=[f"{folder}/{pattern}" for folder in modules for pattern in _DESCRIPTIONS])
+    if cached:
+        return root
+    try:
+        names = HfApi().list_repo_files(hub_id, revision=root.name)
+    except HfHubHTTPError:  # the hub is busy, and the descriptions were in the cache
+        return root
+    needed = _needed_weights(hub_id, root, names, with_weights)
+    needed += [name for name in names if name.endswith(f"/{ADAPTER_CONFIG}") and name.count("/") <= ADAPTERS_BELOW]
+    needed += [name for name in names if remote_code and name.endswith(".py")]
+    if needed:
+        fetch(allow_patterns=list(map(glob.escape, needed)))
+    return root
 
 
-def _folders(names: Sequence[str], read: Callable[[str], Any]) -> set[str]:
+def _folders(root: Path) -> list[str]:
     """Return the folders that an export reads: the root, and those of modules of sentence-transformers.
 
     Others may hold older checkpoints of the training, with weights of their own.
     """
     folders = {"."}
-    if MODULES_FILE not in names:
-        return folders
-    listed = read(MODULES_FILE)
-    if not isinstance(listed, list) or not listed:
-        raise WhitenError(f"{MODULES_FILE}: is not a list of modules with a type each; copy the model again")
-    for module in listed:
+    path = root / MODULES_FILE
+    if not path.is_file():
+        return list(folders)
+    modules = read_json(path)
+    if not isinstance(modules, list) or not modules:
+        raise WhitenError(f"{path}: is not a list of modules with a type each; copy the model again")
+    for module in modules:
         folder = PurePosixPath(str(module.get("path", "")) if isinstance(module, dict) else "")
         folders.add(str(folder))
-        for file in (str(folder / name) for name in ROUTER_FILES):
-            types = as_settings(read(file), file).get("types") if file in names else None
+        for router in (root / folder / name for name in ROUTER_FILES):
+            types = read_settings(router).get("types") if router.is_file() else None
             folders |= {str(folder / name) for name in types} if isinstance(types, dict) else set()
-    return folders
+    return sorted(folders)
 
 
-def _is_network(folder: str, names: Sequence[str], read: Callable[[str], Any]) -> bool:
-    """Return whether a folder has a network of transformers, by its config: those of modules have no type of model."""
-    config = str(PurePosixPath(folder, "config.json"))
-    return config in names and as_settings(read(config), config).get("model_type", MODEL2VEC) != MODEL2VEC
+def _needed_weights(hub_id: str, root: Path, names: Sequence[str], with_weights: bool) -> list[str]:
+    """Return the weight files to download: of each folder as safetensors, else as pickles; else the whole as ONNX.
 
-
-def needed_files(
-    names: Sequence[str],
-    remote_code: bool,
-    folders: Container[str],
-    without_weights: Container[str],
-    read: Callable[[str], Any],
-) -> list[str]:
-    """Return the files of folders that an export reads: weights as safetensors, else pickles, else ONNX; or none.
-
-    Of the folders `without_weights`, the weights of a network of PyTorch are left out. Of LoRA adapters in other
-    folders, which are named as left out, the settings alone are read.
+    Without `with_weights`, those of networks of PyTorch are left out; a config of a module has no type of network.
     """
-    inside = [name for name in names if str(PurePosixPath(name).parent) in folders]
-    described = [name for name in inside if _matches(name, _DESCRIPTIONS)]
-    described += [name for name in names if remote_code and name.endswith(".py")]
-    weights: list[str] = []
-    for folder in sorted({str(PurePosixPath(name).parent) for name in described if name.endswith(".json")}):
-        beside = {name: PurePosixPath(name).name for name in inside if str(PurePosixPath(name).parent) == folder}
-        for wanted in _WEIGHTS:
-            best = next((name for name in wanted if name in beside.values()), "")
-            index = str(PurePosixPath(folder, best))
-            loaded = parts_of(read(index), index) if best.endswith(INDEX) else [best]
-            weights += [name for name in beside if beside[name] in loaded]
-    if described and not weights:
-        weights = [name for name in names if name in _ONNX]
-    if not weights or not any(name.endswith(".json") for name in described):
-        return []
-    of_networks = {
-        name
-        for name in weights
-        if str(PurePosixPath(name).parent) in without_weights
-        and name not in _ONNX
-        and PurePosixPath(name).name not in ADAPTER_WEIGHTS
-    }
-    adapters = [
-        name
-        for name in names
-        if name not in inside and name.endswith(f"/{ADAPTER_CONFIG}") and name.count("/") <= ADAPTERS_BELOW
-    ]
-    return [*described, *adapters, *(name for name in weights if name not in of_networks)]
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    networks: list[str] = []
+    others: list[str] = []
+    for folder in _folders(root):
+        beside = {PurePosixPath(name).name for name in names if str(PurePosixPath(name).parent) == folder}
+        config = read_settings(root / folder / "config.json") if "config.json" in beside else {}
+        kind = others if config.get("model_type", MODEL2VEC) == MODEL2VEC else networks
+        kind += [str(PurePosixPath(folder, path.name)) for path in network_weights(root / folder, config, beside)]
+        others += [str(PurePosixPath(folder, name)) for name in ADAPTER_WEIGHTS if name in beside][:1]
+    if not networks and not others:
+        others = [name for name in names if name in _ONNX]
+    if not any(root.glob("*.json")) or not (networks or others):
+        raise WhitenError(f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX; choose another model")
+    return others + networks if with_weights else others
 
 
 def is_hub_id(model: str) -> bool:

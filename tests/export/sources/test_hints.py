@@ -45,7 +45,7 @@ def put(folder: Path, *names: str) -> Path:
         (["model.pdf"], "model.pdf", "wanted a directory, or word vectors (.txt, .vec, .gz, .zip)\n"),
         (["config.json", "model_quantized.onnx"], "", "it has model_quantized.onnx: rename the one that you want to"),
         (["config.json", "onnx/model_O4.onnx"], "", "it has model_O4.onnx: rename the one that you want to model.onnx"),
-        (["config.json"], "", "wanted a directory written by save_pretrained, or by optimum-cli export onnx"),
+        (["config.json"], "", "wanted a directory written by save_pretrained or by optimum-cli export onnx"),
     ],
 )
 def test_a_path_without_a_model(files: list[str], named: str, message: str, tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from starlette.exceptions import HTTPException
 
-from support.hub import COMMIT, Hub, commit_of, make_snapshot
+from support.hub import COMMIT, Files, Hub, commit_of, make_snapshot
 from whiten import UsageError, WhitenError
 from whiten_export.sources.resolve import download, resolve
 
@@ -78,6 +79,10 @@ TOKENIZERS = PLAIN | dict.fromkeys(
     ("source.spm", "qwen.tiktoken", "bpe.codes", "prophetnet.tokenizer", "vocab.bpe", "spiece.model"), b"words"
 )
 OF_SETTINGS = ("config.json", "model.safetensors.index.json")
+RENAMED = PLAIN | {
+    "config.json": b'{"model_type": "bert", "transformers_weights": "mine.safetensors"}',
+    "mine.safetensors": b"weights",
+}
 PICKLED = {"config.json": b"{}", "pytorch_model.bin": b"weights", "onnx/model.onnx": b"onnx"}
 TRAINED = DENSE | {
     "checkpoint-500/config.json": b"{}",
@@ -101,6 +106,7 @@ REPOSITORIES: Mapping[str, Mapping[str, bytes]] = {
     "some/routes": ROUTES | {"document_0_Transformer/model.fp16-00001-of-00001.safetensors": b"of another precision"},
     "some/tokenizers": TOKENIZERS,
     "some/pickled": PICKLED,
+    "some/renamed": RENAMED,
     "some/trained": TRAINED,
     "some/halves": PLAIN | {"checkpoint-500/config.json": b"{}", "checkpoint-500/model.safetensors": b"half trained"},
     "some/onnx": ONNX,
@@ -126,6 +132,7 @@ def hub(hub: Hub) -> Hub:
         ("folder", False, set(IN_FOLDER)),
         ("routes", False, set(ROUTES)),
         ("tokenizers", False, set(TOKENIZERS)),
+        ("renamed", False, set(RENAMED) - {"model.safetensors"}),
         ("pickled", False, {"config.json", "pytorch_model.bin"}),
         ("trained", False, set(DENSE) - {"2_Dense/pytorch_model.bin"}),
         ("halves", False, set(PLAIN)),
@@ -147,16 +154,53 @@ def test_weights_of_all_modules_are_downloaded_and_code_if_it_is_allowed(
     assert sorted(hub.fetched) == sorted(fetched)  # each once
 
 
-def test_a_downloaded_model_needs_no_second_download(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["adapters", "dense", "folder", "onnx", "plain", "routes", "trained"])
+def test_a_downloaded_model_needs_no_second_download(hub: Hub, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    folder = download("some/dense", None, False, None)
+    hub_id = f"some/{name}"
+    folder = download(hub_id, None, False, None)
     hub.fetched.clear()
-    commit = commit_of(hub.repositories["some/dense"])
-    assert download("some/dense", "main", False, None) == download("some/dense", commit, False, None) == folder
+    commit = commit_of(hub.repositories[hub_id])
+    assert download(hub_id, "main", False, None) == download(hub_id, commit, False, None) == folder
     assert hub.fetched == []
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert download("some/dense", None, False, None) == folder
+    assert download(hub_id, None, False, None) == folder
+
+
+@pytest.mark.parametrize("name", ["dense", "plain", "trained"])
+def test_an_incomplete_copy_of_descriptions_is_not_taken_without_the_hub(
+    hub: Hub, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    folder = download(f"some/{name}", None, False, None)
+    (folder / ("tokenizer.json" if name == "plain" else "1_Pooling/config.json")).unlink()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(WhitenError, match="is not in the local cache and HF_HUB_OFFLINE is set"):
+        download(f"some/{name}", None, False, None)
+
+
+def test_a_copy_of_descriptions_is_enough_for_a_plan_without_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    hub.repositories["some/plain"] = PLAIN | {"config.json": b'{"model_type": "bert"}'}
+    folder = download("some/plain", None, False, None, with_weights=False)
+    assert not (folder / "model.safetensors").exists()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert resolve("some/plain", with_weights=False).directory == folder
+    with pytest.raises(UsageError, match="has no weights .*or a whole copy in the hub's cache"):
+        resolve("some/plain")
+
+
+@pytest.mark.parametrize("status", [403, 418])
+def test_a_hub_that_refuses_to_list_files_is_as_none(hub: Hub, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(hub_id: str) -> dict[str, Files]:
+        raise HTTPException(status)
+
+    folder = download("some/trained", None, False, None)
+    monkeypatch.setattr(hub, "revisions", refuse)
+    assert download("some/trained", None, False, None) == folder
 
 
 @pytest.mark.parametrize("kind", ["model-{}.safetensors", "pytorch_model-{}.bin"])
@@ -254,7 +298,7 @@ def test_a_cached_model_is_resolved_to_its_network_and_modules(cache: Cache) -> 
         (folder / "0_Transformer" / "pytorch_model.bin",),
     )
     shutil.rmtree(folder / "0_Transformer")
-    with pytest.raises(WhitenError, match=r"has no config\.json or no weights"):
+    with pytest.raises(UsageError, match="0_Transformer is not a folder"):
         resolve("some/model")
 
 
