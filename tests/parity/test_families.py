@@ -26,6 +26,7 @@ from support.graphs import additions_before_norms, default_session, fused
 from support.vectors import worst
 from whiten import Encoder, ParityError
 from whiten_export.export import CALIBRATION_SENTENCES, export_bundle
+from whiten_export.graph.attention import lower_attention
 from whiten_export.graph.builder import HiddenStates, save_graph
 from whiten_export.graph.float16 import halve_weights
 from whiten_export.graph.head import pool_graph, set_head
@@ -109,7 +110,9 @@ class Exported:
         return self.fits[key]
 
     def vectors(self, graph: ir.Model, texts: list[str], value: str, path: Path) -> np.ndarray:
-        save_graph(graph, path)
+        lowered = graph.clone()
+        lower_attention(lowered, MAX_LENGTH)
+        save_graph(lowered, path)
         engine = open_engine(path, self.model.tokenizer.pad_token_id)
         found = embed_float64(texts, Embedder(self.tokenizer, engine, value))
         engine.close()
@@ -236,11 +239,12 @@ def check(
         pad, tokenizer = exported.model.tokenizer.pad_token_id, exported.tokenizer
         vocabulary = Vocabulary.of(tokenizer, exported.model.vocab_size, MAX_LENGTH)
         texts = calibration_texts(graph, tokenizer, CORPUS[:CALIBRATION_SENTENCES], vocabulary, pad)
-        graph, scales = convert_to_int8(graph, texts, MAX_LENGTH, folder, SessionOptions(), Reporter())
+        graph, scales = convert_to_int8(graph, texts, folder, SessionOptions(), Reporter())
         assert scales.far_min_cosine >= GATES["int8"].min_cosine, f"{layers} {pooling}: {scales}"
         assert scales.far_mean_cosine >= 0.995, f"{layers} {pooling}: {scales}"
         if exported.family != "mpnet":  # whose worst far text is .005 further off with feedback, but the mean nearer
             assert scales.far_min_cosine >= scales.token_min_cosine - 0.002, f"{layers} {pooling}: {scales}"
+    lower_attention(graph, MAX_LENGTH)
     sum_residuals(graph)
     got = exported.vectors(graph, TEXTS, OUTPUT, path)
     operators = scan_graph(path).operators

@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from support.families import WIDTH
+from support.families import MAX_LENGTH, WIDTH
+from whiten_export.graph.attention import lower_attention
 from whiten_export.graph.builder import constant
 from whiten_export.sources.pytorch import PyTorchModel
 from whiten_export.sources.resolve import resolve
@@ -27,6 +28,7 @@ def save_encoder(checkpoint: Path, folder: Path, layers: tuple[int, ...], change
     shutil.copy(checkpoint / "config.json", folder)
     AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
     model = PyTorchModel(resolve(str(checkpoint)), False, "cpu").hidden_states(layers, "mean").model
+    lower_attention(model, MAX_LENGTH)
     change(model)
     ir.save(model, folder / "model.onnx")
     return folder

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.lib.format import write_array_header_2_0
 from numpy.typing import NDArray
 
+from whiten_export.graph.attention import lower_attention
 from whiten_export.graph.builder import save_graph
 from whiten_export.graph.head import LAYERS_OUTPUT, layers_graph
 from whiten_export.proof.probe_texts import probe_texts
@@ -122,8 +123,9 @@ def write_layers(model: TokenModel, graph: LayerGraph) -> None:
     """Write the graph and the tokenizer into the graph's folder."""
     write_tokenizer(graph.folder, model.tokenizer, graph.max_seq_length)
     hidden = model.hidden_states(graph.layers, graph.pooling)
-    pooled = graph.prompts.pooled
-    save_graph(layers_graph(hidden, graph.layers, graph.pooling, graph.width, pooled), graph.path)
+    together = layers_graph(hidden, graph.layers, graph.pooling, graph.width, graph.prompts.pooled)
+    lower_attention(together, graph.max_seq_length)
+    save_graph(together, graph.path)
 
 
 def check_layers(model: TokenModel, graph: LayerGraph, options: SessionOptions) -> None:

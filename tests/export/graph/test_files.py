@@ -6,7 +6,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from support.families import LAYERS, WIDTH
+from support.families import LAYERS, MAX_LENGTH, WIDTH
+from whiten_export.graph.attention import lower_attention
 from whiten_export.graph.builder import save_graph
 from whiten_export.sources.pytorch import PyTorchModel
 from whiten_export.sources.resolve import resolve
@@ -19,6 +20,7 @@ def test_layers_above_the_highest_chosen_are_not_in_the_file(
     checkpoint: Callable[[str], Path], tmp_path: Path, layers: tuple[int, ...], blocks: int
 ) -> None:
     network = PyTorchModel(resolve(str(checkpoint("bert"))), False, "cpu").hidden_states(layers, "mean").model
+    lower_attention(network, MAX_LENGTH)
     save_graph(network, tmp_path / "model.onnx")
     graph = onnx.load(tmp_path / "model.onnx").graph
     assert sum(node.op_type == "Softmax" for node in graph.node) == blocks
