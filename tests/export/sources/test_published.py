@@ -334,7 +334,7 @@ def test_an_adapter_is_not_the_embedding_model_that_its_base_is(checkpoint: Any,
     base = tmp_path / "base"
     base.symlink_to(checkpoint("bert"))
     adapter = save_adapter(base, tmp_path / "adapter", "AutoModel", "FEATURE_EXTRACTION")
-    copied = save(tmp_path / "published", "Transformer", Pooling(32))
+    copied = save(tmp_path / "published", "Transformer", Pooling(32), Dense(32, 3))
     for file in base.iterdir():
         (copied / file.name).write_bytes(file.read_bytes())
     assert resolve(str(copied)).authors
@@ -342,6 +342,7 @@ def test_an_adapter_is_not_the_embedding_model_that_its_base_is(checkpoint: Any,
     write_json(adapter / "adapter_config.json", config | {"base_model_name_or_path": str(copied)})
     found = resolve(str(adapter))
     assert (found.authors, found.pooling, found.root) == (None, "mean", None)
+    assert "to make them as that does, but for Dense(32 -> 3, Tanh), pass --layers -1" in found.notes[0]
 
 
 def test_an_instructor_of_the_hub_leaves_the_prompt_out_of_the_pooling(hub: Hub, root: Path) -> None:
