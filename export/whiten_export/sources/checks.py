@@ -1,7 +1,7 @@
 """Refuse what the files of a checkpoint contradict or lack, and say which of their parts an export leaves out."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from whiten_export.sources.files import (
     ADAPTERS_BELOW,
     HEADS,
     INDEX,
-    MODULES_FILE,
     NETWORK_WEIGHTS,
     ONNX_PLACES,
     WORD_FILES,
@@ -32,14 +31,6 @@ _DEEPEST = 3
 _MOST = 3
 """Number of folders that a message names."""
 
-_TASK = re.compile(
-    r"\w+For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice|Ranking)\w*|\w+RewardModel"
-    r"|SEQ_CLS|TOKEN_CLS|QUESTION_ANS"
-)
-"""Classes of networks, and tasks of adapters, with a head that was trained on labels or preferences."""
-
-_PROJECTION = "text_projection.weight"
-
 _OF_MODELS = (".onnx", ".safetensors", ".bin", ".pt", ".pth", ".h5", ".json")
 
 
@@ -50,42 +41,140 @@ def unknown_error(model: str) -> UsageError:
     return UsageError(f"model '{model}' is not in the catalogue, not a directory and not a hub id (ORG/NAME); {hint}")
 
 
-def words_error(model: str, path: Path) -> UsageError:
-    """Return the error of a file that is no file of word vectors."""
-    inside = path.suffix.lower() in _OF_MODELS
-    way = f": name its folder, {path.parent}" if inside else ""
-    return UsageError(f"'{model}' is a file; wanted a directory, or word vectors ({', '.join(WORD_FILES)}){way}")
-
-
-def config_error(model: str, path: Path) -> UsageError:
-    """Return the error of a folder without config.json."""
-    graphs = sorted(file.name for file in path.glob("*.onnx"))
-    if graphs:
-        absent = [name for name in ("config.json", TOKENIZER_FILE) if not (path / name).is_file()]
-        return UsageError(
-            f"'{model}' has {graphs[0]}, but no {' and no '.join(absent)}: copy "
-            f"{'both' if len(absent) == 2 else 'it'} from the model's repository"
-        )
-    if not path.is_dir():
-        return UsageError(f"'{model}' has no config.json; {path} is not a folder: copy the model again")
-    if below := _models_below(path):
-        more = f", and {len(below) - _MOST} others" if len(below) > _MOST else ""
-        return UsageError(
-            f"'{model}' has no config.json, but a folder below has one: name {' or '.join(below[:_MOST])}{more}"
-        )
-    return UsageError(f"'{model}' has no config.json; wanted a directory written by save_pretrained")
-
-
-def weights_error(model: str, path: Path) -> UsageError:
-    """Return the error of a folder with config.json and without weights."""
-    wanted = ", ".join((*NETWORK_WEIGHTS, *ONNX_PLACES))
-    message = f"'{model}' has no weights ({wanted}, or parts with {INDEX}) in {path}; "
-    if graphs := sorted(file.name for file in (*path.glob("*.onnx"), *path.glob("onnx/*.onnx"))):
-        return UsageError(f"{message}it has {' and '.join(graphs[:_MOST])}: rename the one that you want to model.onnx")
-    return UsageError(
-        f"{message}wanted a directory written by save_pretrained or by optimum-cli export onnx, or a whole copy in the "
-        "hub's cache"
+def no_model_error(model: str, path: Path) -> UsageError:
+    """Return the error of a path that has no model that is read, by what it has."""
+    has_config = (path / "config.json").is_file()
+    graphs = _some(sorted(file.name for place in ("*.onnx", "onnx/*.onnx") for file in path.glob(place)))
+    below = _some(_models_below(path))
+    weights = ", ".join((*NETWORK_WEIGHTS, *ONNX_PLACES))
+    reasons = (
+        (path.suffix.lower() in _OF_MODELS and path.is_file(), f"is a file; name its folder, {path.parent}"),
+        (path.is_file(), f"is a file; wanted a directory, or word vectors ({', '.join(WORD_FILES)})"),
+        (not path.is_dir(), f"has no folder {path}; copy the model again"),
+        (graphs and has_config, f"has the graphs {graphs}; rename the one that you want to model.onnx"),
+        (graphs, f"has {graphs}, but no config.json; copy it and {TOKENIZER_FILE} from the model's repository"),
+        (
+            has_config,
+            f"has no weights ({weights}, or parts with {INDEX}) in {path}; wanted a directory written by "
+            "save_pretrained or by optimum-cli export onnx, or a whole copy in the hub's cache",
+        ),
+        (below, f"has no config.json, but folders below it have one; name one of them: {below}"),
+        (True, "has no config.json; wanted a directory written by save_pretrained"),
     )
+    return UsageError(f"'{model}' " + next(sentence for holds, sentence in reasons if holds))
+
+
+def _models_below(path: Path) -> list[str]:
+    """Return the folders below a path that have a config.json, the nearest first, but none inside another of them."""
+    folders: list[Path] = []
+    for depth in range(1, _DEEPEST + 1):
+        configs = sorted(path.glob("*/" * depth + "config.json"))
+        folders += [config.parent for config in configs if not any(near in config.parents for near in folders)]
+    return [str(folder) for folder in folders]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST} others" if len(names) > _MOST else ""
+    return ", ".join(names[:_MOST]) + more
+
+
+def _heads(checkpoint: Checkpoint) -> str:
+    folder = checkpoint.root or checkpoint.directory
+    return " and ".join(f"{what} ({name})" for name, what in HEADS.items() if (folder / name).is_file())
+
+
+def _instructor(checkpoint: Checkpoint) -> str:
+    with_prompt = checkpoint.authors is not None and checkpoint.authors.include_prompt
+    return checkpoint.name if with_prompt and "instructor" in checkpoint.name.lower() else ""
+
+
+_OF_SENTENCES = ("config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json")
+"""Files of sentence-transformers beside modules.json."""
+
+
+def file_of_vectors(folder: Path) -> str:
+    """Return the file that says of a folder without modules.json that it makes sentence vectors; "" if none does."""
+    card = CARD_FILE if read_card(folder).get("pipeline_tag") == "sentence-similarity" else ""
+    return next((name for name in _OF_SENTENCES if (folder / name).is_file()), card)
+
+
+def _lost_modules(checkpoint: Checkpoint) -> str:
+    return "" if checkpoint.authors else file_of_vectors(checkpoint.adapter or checkpoint.directory)
+
+
+_TASK = re.compile(
+    r"\w+For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice|Ranking)\w*|\w+RewardModel"
+    r"|SEQ_CLS|TOKEN_CLS|QUESTION_ANS"
+)
+"""Classes of networks, and tasks of adapters, with a head that was trained on labels or preferences.
+
+Heads of a pretraining, such as BertForMaskedLM's, are usual: many encoders that were tuned afterwards name them.
+"""
+
+
+def _task(checkpoint: Checkpoint) -> str:
+    if checkpoint.authors is not None or (checkpoint.entry is not None and checkpoint.entry.sentence_similarity):
+        return ""
+    adapter = checkpoint.adapter
+    settings = read_settings(adapter / ADAPTER_CONFIG if adapter else checkpoint.directory / "config.json")
+    task = _TASK.search(str([settings.get(name) for name in ("architectures", "task_type", "auto_mapping")]))
+    return task[0] if task else ""
+
+
+def _projection(checkpoint: Checkpoint) -> str:
+    files = (file for file in checkpoint.weights if file.suffix == ".safetensors")
+    return _PROJECTION if any(_PROJECTION in tensor_names(file) for file in files) else ""
+
+
+_PROJECTION = "text_projection.weight"
+"""A network of texts such as CLIP's has it after its hidden states."""
+
+
+def _adapters_below(checkpoint: Checkpoint) -> str:
+    folder, depths = checkpoint.directory, range(1, ADAPTERS_BELOW + 1)
+    configs = (config for depth in depths for config in folder.glob("*/" * depth + ADAPTER_CONFIG))
+    return _some(sorted(config.parent.relative_to(folder).as_posix() for config in configs))
+
+
+_NOTES: tuple[tuple[Callable[[Checkpoint], str], str], ...] = (
+    (_heads, "the heads for {0} are left out: the bundle gives dense vectors alone"),
+    (
+        _instructor,
+        "the pooling of {0} includes prompts; that of an INSTRUCTOR, such as hkunlp/instructor-base, leaves them out, "
+        'but its files do not say so: if it is one, write "include_prompt": false into 1_Pooling/config.json',
+    ),
+    (
+        _lost_modules,
+        "{folder} makes sentence vectors, as its {0} says, but has no modules.json, which says how: the last layer is "
+        "pooled, by mean unless --pooling is given, and not whitened; copy the model again if files are lost",
+    ),
+    (
+        _task,
+        "{folder} is of the kind {0}, such as a reranker (cross-encoder) or a classifier: its head is left out, and "
+        "the vectors are of its hidden states, which were not trained to be compared; for search and similarity, "
+        "export an embedding model",
+    ),
+    (
+        _projection,
+        "{0} is left out: the vectors are of the network's hidden states, and not its text embeddings, which CLIP "
+        "compares with images",
+    ),
+    (
+        _adapters_below,
+        "{directory} has LoRA adapters, of which none is applied: {0}. To export the model with one, name its folder; "
+        f"the base_model_name_or_path of its {ADAPTER_CONFIG} has to be the network's",
+    ),
+)
+"""What is looked for in a checkpoint, and what an export says of it: parts that are left out, and doubts."""
+
+
+def notes_of(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return what an export says of a checkpoint, by the table of notes; nothing of word vectors."""
+    if checkpoint.kind == "words":
+        return ()
+    folder, directory = checkpoint.adapter or checkpoint.directory, checkpoint.directory
+    parts = ((look(checkpoint), sentence) for look, sentence in _NOTES)
+    return tuple(sentence.format(part, folder=folder, directory=directory) for part, sentence in parts if part)
 
 
 def base_note(model: str, base: str, authors: Authors) -> str:
@@ -112,97 +201,6 @@ def way_to_text(settings: Mapping[str, Any]) -> str:
     if settings.get("model_type") == "clip":
         return f": {TEXT_OF_CLIP}"
     return ": save its network of texts alone, by transformers, and export that folder"
-
-
-def heads_note(path: Path) -> tuple[str, ...]:
-    """Return what an export says of heads beside the one for dense vectors, such as bge-m3's; none is loaded."""
-    heads = [f"{what} ({name})" for name, what in HEADS.items() if (path / name).is_file()]
-    return (f"the heads for {' and '.join(heads)} are left out: the bundle gives dense vectors alone",) if heads else ()
-
-
-def instructor_note(name: str) -> tuple[str, ...]:
-    """Return what an export says of a folder that may be an INSTRUCTOR, which a pooling with the prompt makes wrong."""
-    return (
-        f"the pooling of {name} includes prompts; that of an INSTRUCTOR, such as hkunlp/instructor-base, leaves them "
-        'out, but its files do not say so: if it is one, write "include_prompt": false into 1_Pooling/config.json',
-    )
-
-
-_OF_SENTENCES = ("config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json")
-"""Files of sentence-transformers beside modules.json."""
-
-
-def vectors_note(path: Path) -> tuple[str, ...]:
-    """Return what an export says of a folder without modules.json that makes sentence vectors by another of its files.
-
-    It is empty where no file says so.
-    """
-    files = [name for name in _OF_SENTENCES if (path / name).is_file()]
-    if not files and read_card(path).get("pipeline_tag") == "sentence-similarity":
-        files = [CARD_FILE]
-    if not files:
-        return ()
-    return (
-        f"{path} makes sentence vectors, as its {files[0]} says, but has no {MODULES_FILE}, which says how: the last "
-        "layer is pooled, by mean unless --pooling is given, and not whitened; copy the model again if files are lost",
-    )
-
-
-def task_note(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return what an export says of a network that was trained for another task than to make vectors.
-
-    Heads of a pretraining, such as BertForMaskedLM's, are usual: many encoders that were tuned afterwards name them.
-    """
-    known = checkpoint.authors is not None or (checkpoint.entry is not None and checkpoint.entry.sentence_similarity)
-    if checkpoint.kind not in ("transformers", "onnx") or known:
-        return ()
-    folder = checkpoint.adapter or checkpoint.directory
-    settings = read_settings(folder / (ADAPTER_CONFIG if checkpoint.adapter else "config.json"))
-    trained = _TASK.search(str([settings.get(name) for name in ("architectures", "task_type", "auto_mapping")]))
-    if trained is None:
-        return ()
-    return (
-        f"{folder} is of the kind {trained[0]}, such as a reranker (cross-encoder) or a classifier: its head is left "
-        "out, and the vectors are of its hidden states, which were not trained to be compared; for search and "
-        "similarity, export an embedding model",
-    )
-
-
-def projection_note(weights: Sequence[Path]) -> tuple[str, ...]:
-    """Return what an export says of a text network with a projection, such as CLIP's, after its hidden states."""
-    names = {name for file in weights if file.suffix == ".safetensors" for name in tensor_names(file)}
-    if _PROJECTION not in names:
-        return ()
-    return (
-        f"{_PROJECTION} is left out: the vectors are of the network's hidden states, and not its text embeddings, "
-        "which CLIP compares with images",
-    )
-
-
-def adapters_note(path: Path) -> tuple[str, ...]:
-    """Return what an export says of LoRA adapters in folders below a network, such as jina-embeddings-v3 and v5.
-
-    The network without any of them gives other vectors than with one.
-    """
-    depths = range(1, ADAPTERS_BELOW + 1)
-    configs = (config for depth in depths for config in path.glob("*/" * depth + ADAPTER_CONFIG))
-    names = sorted(config.parent.relative_to(path).as_posix() for config in configs)
-    if not names:
-        return ()
-    more = f" and {len(names) - _MOST} others" if len(names) > _MOST else ""
-    return (
-        f"{path} has LoRA adapters, of which none is applied: {', '.join(names[:_MOST])}{more}. To export the model "
-        f"with one, name its folder; the base_model_name_or_path of its {ADAPTER_CONFIG} has to be the network's",
-    )
-
-
-def _models_below(path: Path) -> list[str]:
-    """Return the folders below a path that have a config.json, the nearest first, but none inside another of them."""
-    found: list[Path] = []
-    for depth in range(1, _DEEPEST + 1):
-        configs = sorted(path.glob("*/" * depth + "config.json"))
-        found += [config.parent for config in configs if not any(one in config.parents for one in found)]
-    return [str(folder) for folder in found]
 
 
 _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
@@ -252,14 +250,7 @@ def check_config(checkpoint: Checkpoint, config: Any, version: str) -> None:
     """
     path = checkpoint.directory / "config.json"
     settings = read_settings(path)
-    if version.startswith("4.") and not _same_rotary(settings.get("rope_parameters"), config):
-        raise WhitenError(
-            f"{path}: has rope_parameters, which transformers {version} does not read, so it may compute other "
-            "vectors; install transformers 5"
-        )
-    unread = next(_unread(config.model_type, settings, config), None)
-    if unread is not None:
-        name, used = unread
+    for name, used in _unread(config.model_type, settings, config):
         way = way_to_code(checkpoint)
         raise WhitenError(
             f"{path}: {name} is {settings[name]!r}, but transformers {version} does not read it and computes a "
@@ -270,30 +261,13 @@ def check_config(checkpoint: Checkpoint, config: Any, version: str) -> None:
 
 def _unread(kind: str, settings: Mapping[str, Any], config: Any) -> Iterator[tuple[str, Any]]:
     """Yield the settings of own code that are not read, and what transformers' class computes with."""
+    read = vars(config) | (getattr(config, "rope_parameters", None) or {})  # such as rope_theta
     for name, known in _OTHER_NAMES.get(kind, {}).items():
-        used = _theta(config) if known == "rope_theta" else getattr(config, known)
-        if settings.get(name, used) not in (None, used):
-            yield name, used
+        if settings.get(name) not in (None, read.get(known)):
+            yield name, read.get(known)
     for name, values in _ONLY.get(kind, {}).items():
         if settings.get(name, values[0]) not in values:
             yield name, values[0]
-
-
-def _theta(config: Any) -> Any:
-    return (getattr(config, "rope_parameters", None) or {}).get("rope_theta")
-
-
-def _same_rotary(stated: Any, config: Any) -> bool:
-    """Return whether transformers 4 computes the rotary embeddings that a config of transformers 5 states."""
-    if not stated:
-        return True
-    usual = isinstance(stated, Mapping) and stated.keys() <= {"rope_theta", "rope_type"}
-    return (
-        usual
-        and stated.get("rope_type", "default") == "default"
-        and stated.get("rope_theta") == getattr(config, "rope_theta", None)
-        and not getattr(config, "rope_scaling", None)
-    )
 
 
 def rotary_kinds(config: Any) -> set[str]:

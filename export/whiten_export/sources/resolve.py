@@ -10,19 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from whiten_export.sources.checkpoint import Checkpoint, with_catalogue
-from whiten_export.sources.checks import (
-    adapters_note,
-    base_note,
-    config_error,
-    heads_note,
-    instructor_note,
-    projection_note,
-    task_note,
-    unknown_error,
-    vectors_note,
-    weights_error,
-    words_error,
-)
+from whiten_export.sources.checks import base_note, file_of_vectors, no_model_error, notes_of, unknown_error
 from whiten_export.sources.files import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
@@ -84,8 +72,10 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None, wit
         raise unknown_error(model)
     else:
         checkpoint = _from_hub(model, entry, revision, remote_code, route, with_weights)
-    checkpoint = _as_instructor(checkpoint)
-    checkpoint = with_catalogue(replace(checkpoint, notes=checkpoint.notes + task_note(checkpoint)))
+    if checkpoint.authors is not None and checkpoint.hub_id in INSTRUCTOR:
+        checkpoint = replace(checkpoint, authors=replace(checkpoint.authors, include_prompt=False))
+    notes = dict.fromkeys((*checkpoint.notes, *notes_of(checkpoint)))  # those of an adapter's base once
+    checkpoint = with_catalogue(replace(checkpoint, notes=tuple(notes)))
     if with_weights:
         modules = checkpoint.authors.files if checkpoint.authors else ()
         checkpoint = replace(checkpoint, weights_sha256=sha256_of([*checkpoint.weights, *modules]))
@@ -105,17 +95,6 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None, wit
             f"{pinned} for '{model}'; delete the files and fetch them again"
         )
     return checkpoint
-
-
-def _as_instructor(checkpoint: Checkpoint) -> Checkpoint:
-    """Leave the prompt out of the pooling of an INSTRUCTOR of the hub; say what to do about a folder named so."""
-    authors = checkpoint.authors
-    if authors is None or not authors.include_prompt:
-        return checkpoint
-    if checkpoint.hub_id in INSTRUCTOR:
-        return replace(checkpoint, authors=replace(authors, include_prompt=False))
-    notes = instructor_note(checkpoint.name) if "instructor" in checkpoint.name.lower() else ()
-    return replace(checkpoint, notes=checkpoint.notes + notes)
 
 
 _OF_PATHS = (".", "/", "~")
@@ -172,7 +151,7 @@ def _open(
     """
     if path.is_file():
         if path.suffix.lower() not in WORD_FILES:
-            raise words_error(model, path)
+            raise no_model_error(model, path)
         return Checkpoint(model, name, "words", path.parent, (path,))
     if (path / MANIFEST_FILE).is_file():
         raise UsageError(f"'{model}' is a bundle already; wanted the model that it was made from")
@@ -182,9 +161,7 @@ def _open(
         authors = read_model2vec(path)
         if authors is None:
             network = _open_network(model, name, path, remote_code, with_weights, fetched)
-            note = vectors_note(path)
-            similar = network.sentence_similarity or bool(note)
-            return replace(network, sentence_similarity=similar, notes=network.notes + note)
+            return replace(network, sentence_similarity=network.sentence_similarity or bool(file_of_vectors(path)))
     else:
         authors = read_published(path, route)
     first = authors.steps[0]
@@ -192,7 +169,6 @@ def _open(
         opened = Checkpoint(model, name, "static", first.folder, (module_weights(first.folder),))
     else:
         opened = _open_network(model, name, first.folder, remote_code, with_weights, fetched)
-        opened = replace(opened, notes=opened.notes + heads_note(path))
     return replace(opened, root=path, authors=authors, sentence_similarity=True)
 
 
@@ -202,16 +178,15 @@ def _open_network(
     if (path / ADAPTER_CONFIG).is_file():
         return _merged(model, name, path, remote_code, with_weights)
     if not (path / "config.json").is_file():
-        raise config_error(model, path)
+        raise no_model_error(model, path)
     if not fetched and not any((path / place).is_file() for place in ONNX_PLACES):
         return Checkpoint(model, name, "transformers", path, ())
     if weights := network_weights(path, read_settings(path / "config.json")):
-        notes = projection_note(weights) + adapters_note(path)
-        return Checkpoint(model, name, "transformers", path, weights, notes=notes)
+        return Checkpoint(model, name, "transformers", path, weights)
     for place in ONNX_PLACES:
         if (graph := path / place).is_file():
             return Checkpoint(model, name, "onnx", path, (graph, *_external_files(graph)))
-    raise weights_error(model, path)
+    raise no_model_error(model, path)
 
 
 def _external_files(graph: Path) -> list[Path]:
@@ -258,9 +233,8 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool, with_weight
             f"adapter '{model}' belongs to '{base}', which has no PyTorch weights of its own to merge into"
         )
     if beside is not None:
-        checkpoint = replace(
-            checkpoint, notes=(f"the model '{base}' that adapter '{model}' belongs to is {beside}, beside it",)
-        )
+        note = f"the model '{base}' that adapter '{model}' belongs to is {beside}, beside it"
+        checkpoint = replace(checkpoint, notes=(*checkpoint.notes, note))
     if checkpoint.authors is not None and not any(
         (folder / MODULES_FILE).is_file() for folder in (adapter, adapter.parent)
     ):

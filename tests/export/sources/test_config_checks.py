@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,12 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from support.checkpoints import copy_modules_to, random_network, rotary, write_json
 from whiten import WhitenError
-from whiten_export.sources.checks import _same_rotary
 from whiten_export.sources.network import load_config, load_network
 from whiten_export.sources.pytorch import PyTorchModel
 from whiten_export.sources.resolve import resolve
-
-READS_IS_CAUSAL = tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 2)
 
 NOMIC = {"n_embd": 32, "n_layer": 4, "n_head": 4, "n_inner": 64, "layer_norm_epsilon": 1e-12, "rotary_emb_base": 1000}
 NOMIC_ONLY = {
@@ -109,14 +105,9 @@ def both_directions(folder: Path, trust: bool = False) -> bool:
     return not torch.equal(first[0], first[1])
 
 
-def test_a_decoder_whose_tokens_attend_to_later_ones_is_loaded_so_or_refused(changed: Callable[..., Path]) -> None:
-    """transformers before 5.2 takes is_causal for a setting that it does not know."""
+def test_a_decoder_whose_tokens_attend_to_later_ones_is_loaded_so(changed: Callable[..., Path]) -> None:
     folder = changed("qwen2", is_causal=False)
-    if READS_IS_CAUSAL:
-        assert both_directions(folder)
-    else:
-        with pytest.raises(WhitenError, match="config.json sets is_causal to False, .* a newer version"):
-            both_directions(folder)
+    assert both_directions(folder)
     shutil.rmtree(folder)
     assert not both_directions(changed("qwen2"))
 
@@ -166,8 +157,7 @@ def test_own_code_whose_mask_is_not_taken_is_refused(
         "super().__init__(config)", "super().__init__(config)\n        config.is_causal = False"
     )
     (folder / "modeling_own.py").write_text(mended)
-    if READS_IS_CAUSAL:
-        assert both_directions(folder, trust=True)
+    assert both_directions(folder, trust=True)
     beside = BIDIRECTIONAL.replace("for layer in self.layers:", "for layer in self.layers[:1]:")
     (folder / "modeling_own.py").write_text(beside)  # as of images in a network that is causal
     assert not both_directions(folder, trust=True)
@@ -199,21 +189,3 @@ def test_own_code_that_projects_its_states_is_refused(
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(WhitenError, match="llama network projects its last states from 32 to 16 numbers"):
         both_directions(folder, trust=True)
-
-
-@pytest.mark.parametrize(
-    ("stated", "read", "same"),
-    [
-        (None, {"rope_theta": 1e4}, True),
-        ({"rope_theta": 1e4, "rope_type": "default"}, {"rope_theta": 1e4}, True),
-        ({"rope_theta": 1e6, "rope_type": "default"}, {"rope_theta": 1e4}, False),
-        ({"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0}, {"rope_theta": 1e4}, False),
-        ({"rope_theta": 1e4, "partial_rotary_factor": 0.5}, {"rope_theta": 1e4}, False),
-        ({"rope_theta": 1e4}, {"rope_theta": 1e4, "rope_scaling": {"type": "linear"}}, False),
-        ({"full_attention": {"rope_theta": 1e4}}, {"rope_theta": 1e4}, False),
-    ],
-)
-def test_rotary_settings_of_transformers_5_are_taken_by_4_where_its_defaults_agree(
-    stated: object, read: dict[str, object], same: bool
-) -> None:
-    assert _same_rotary(stated, SimpleNamespace(**read)) == same

@@ -25,9 +25,6 @@ from whiten_export.sources.checkpoint import Checkpoint
 from whiten_export.sources.onnx_encoder import OnnxEncoder
 from whiten_export.sources.sentence_transformers import load_module
 
-NAMED = transformers.__version__ >= "5"
-"""Whether transformers checks the types of settings, and leaves weights of whole numbers to whiten."""
-
 WEIGHT = "encoder.layer.1.attention.self.query.weight"
 Change = Callable[[bytes], bytes]
 
@@ -79,7 +76,7 @@ def without_unknown(content: dict[str, Any]) -> None:
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 DAMAGED = "model.safetensors: is damaged, or no file of safetensors (Error while deserializing header: "
-HOLDS = "{file}: '" + WEIGHT + "' holds {kind}; wanted" if NAMED else "Only Tensors of floating point"
+HOLDS = "{file}: '" + WEIGHT + "' holds {kind}; wanted"
 
 CASES: list[tuple[str, Change, str]] = [
     (WEIGHTS, lambda content: b"", DAMAGED),
@@ -91,7 +88,7 @@ CASES: list[tuple[str, Change, str]] = [
     (WEIGHTS, weight(-np.inf), f"{WEIGHTS}: '{WEIGHT}' holds NaN or infinity; copy the model again"),
     (CONFIG, lambda content: b"{", "config.json"),
     (CONFIG, lambda content: b"[" * 100_000, "config.json: cannot be read"),
-    *([(CONFIG, fields(lambda found: found.update(hidden_size="x")), "transformers cannot load")] if NAMED else []),
+    (CONFIG, fields(lambda found: found.update(hidden_size="x")), "transformers cannot load"),
     (CONFIG, fields(lambda found: found.update(vocab_size=5000)), "weights have other shapes than its config.json"),
     (TOKENIZER, lambda content: b"{", "transformers cannot load"),
     (TOKENIZER, split_at("("), "transformers cannot load"),

@@ -33,9 +33,6 @@ E5_MISTRAL = {
 }
 """The tokenizer_config.json of intfloat/e5-mistral-7b-instruct; its tokenizer.json adds `<s>` alone."""
 
-TRANSFORMERS_4 = transformers.__version__.startswith("4.")
-"""Whether classes of tokenizers obey tokenizer_config.json themselves, and tokenizer.json but for its lower-casing."""
-
 ADDED_TOKEN = {"__type": "AddedToken", "content": "</s>", "special": True}
 
 
@@ -72,12 +69,7 @@ def mistral(tmp_path: Path) -> Path:
         ("$A", {"tokenizer_class": "GemmaTokenizerFast"}, ("<s>", "</s>"), "add_bos_token and add_eos_token"),
         ("<s> $A", {"add_bos_token": False}, (None, "</s>"), "asks for no add_bos_token, and tokenizer.json adds it"),
         ("<s> $A", {"add_bos_token": False, "add_eos_token": False}, (None, None), "it is left out here"),
-        (
-            "<s> $A",
-            {"eos_token": {"__type": "AddedToken", "content": "</s>", "special": True}},
-            ("<s>", "</s>"),
-            "it is added here",
-        ),
+        ("<s> $A", {"eos_token": ADDED_TOKEN}, ("<s>", "</s>"), "it is added here"),
         ("<s> $A </s>", {}, ("<s>", "</s>"), None),
         ("<s> $A", {"add_eos_token": False}, ("<s>", None), None),
         ("<s> $A", {"tokenizer_class": "PreTrainedTokenizerFast"}, ("<s>", None), "it is left out here"),
@@ -87,8 +79,7 @@ def test_tokens_that_the_config_asks_for(
     mistral: Path, template: str, settings: dict[str, Any], ends: tuple[str | None, str | None], note: str | None
 ) -> None:
     tokenizer = described(with_template(mistral, template, **settings))
-    if not TRANSFORMERS_4:
-        assert [note is not None and note in one for one in tokenizer.notes] == [True] * (note is not None)
+    assert [note is not None and note in line for line in tokenizer.notes] == [True] * (note is not None)
     backend = Tokenizer.from_str(tokenizer.json)
     words = backend.encode("the cat", add_special_tokens=False).ids
     first, last = ([] if token is None else [backend.token_to_id(token)] for token in ends)
@@ -105,7 +96,7 @@ def test_tokens_of_a_file_with_padding_and_truncation(mistral: Path) -> None:
     backend.enable_padding(length=9, pad_token="</s>", pad_id=2)
     backend.enable_truncation(9)
     backend.save(str(mistral / "tokenizer.json"))
-    assert [note for note in described(mistral).notes if "it is added here" in note] or TRANSFORMERS_4
+    assert [note for note in described(mistral).notes if "it is added here" in note]
     checkpoint = resolve(str(mistral))
     tokenizer = file_tokenizer(checkpoint, json.loads((mistral / "tokenizer_config.json").read_text()))
     assert "it is added here" in tokenizer.notes[0]
@@ -174,7 +165,7 @@ def test_a_model_of_the_last_token_pools_the_one_that_its_config_adds(mistral: P
     write_modules(mistral, "Transformer", "Pooling", "Normalize")
     write_json(mistral / "1_Pooling" / "config.json", {"pooling_mode": "lasttoken", "word_embedding_dimension": 32})
     write_json(mistral / "sentence_bert_config.json", {"max_seq_length": MAX_LENGTH})
-    assert ("it is added here" in ok("export", mistral, "--out", tmp_path / "bundle").stderr) is not TRANSFORMERS_4
+    assert "it is added here" in ok("export", mistral, "--out", tmp_path / "bundle").stderr
     backend = Tokenizer.from_file(str(mistral / "tokenizer.json"))
     network = transformers.AutoModel.from_pretrained(mistral, dtype=torch.float32).eval()
     texts = ["the cat", "Wind and rain."]
@@ -241,11 +232,11 @@ def test_a_class_that_takes_little_of_tokenizer_json(
     name: str | None,
 ) -> None:
     notes = with_json(family, change, **settings).notes
-    if name is None or (TRANSFORMERS_4 and change is not keep_case):
+    if name is None:
         assert notes == ()
     else:
         (note,) = notes
-        assert f"other tokens than the {name}{'Fast' if TRANSFORMERS_4 else ''} of transformers" in note
+        assert f"other tokens than the {name} of transformers" in note
         assert '"tokenizer_class": "PreTrainedTokenizerFast"' in note
 
 
