@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import spearmanr
 
-from whiten_whitening.similarity import Judged, ndcg
+from whiten_whitening.similarity import Judged, ndcg, spearman, spearman_error
 
 GRADES = st.dictionaries(st.integers(0, 29), st.integers(1, 4), min_size=1, max_size=20)
 
@@ -42,3 +43,25 @@ def test_a_query_does_not_find_itself() -> None:
     for own, score in (((None,) * 4, 1 / np.log2(3)), (tuple(range(4)), 1)):
         judged = Judged(rows, documents, answers, own)
         assert judged.ndcg_at_10(rows, documents, True) == pytest.approx(score)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.floats(-1, 1)), min_size=3, max_size=40))
+def test_spearman_equals_scipy(pairs: list[tuple[int, float]]) -> None:
+    a, b = (np.array(values, float) for values in zip(*pairs, strict=True))
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        assert spearman(a, b) == 0
+    else:
+        assert spearman(a, b) == pytest.approx(spearmanr(a, b).statistic, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [50, 400])
+def test_error_of_a_rank_correlation_is_that_of_new_draws(n: int) -> None:
+    generator, values, errors = np.random.default_rng(0), [], []
+    for _ in range(300):
+        x = generator.standard_normal(n)
+        y = x + generator.standard_normal(n)
+        values.append(spearman(x, y))
+        errors.append(spearman_error(x, y))
+    assert np.mean(errors) == pytest.approx(np.std(values), rel=0.2)
+    assert spearman_error(np.ones(n), np.arange(n)) == 0

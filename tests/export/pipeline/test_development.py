@@ -11,13 +11,8 @@ import pytest
 
 from support.cli import ok, refused
 from support.corpus import sentences
-from support.vectors import anisotropic
 from whiten import Encoder
 from whiten_runtime.bundle.manifest import Manifest
-from whiten_whitening.choosing import Choice, choose_by_search
-from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map
-from whiten_whitening.moments import Moments
-from whiten_whitening.similarity import Judged
 
 DOCUMENTS, QUERIES = 120, 30
 
@@ -40,42 +35,6 @@ def data(tmp_path: Path) -> Path:
     write_collection(tmp_path / "data" / "one")
     write_collection(tmp_path / "data" / "two", "test")
     return tmp_path / "data"
-
-
-def made_search(kind: str) -> Choice:
-    """Choose for queries that are near their documents after one of the whitenings, and hidden before it."""
-    vectors = anisotropic(3000, 16)
-    moments = Moments.of(vectors)
-
-    def fit(spec: WhiteningSpec | None) -> WhiteningMap | None:
-        return None if spec is None else fit_map(moments, spec)
-
-    documents = vectors[:300]
-    noise = np.random.default_rng(0).normal(size=(300, 16))
-    if kind == "none":
-        queries = documents + 0.6 * noise * np.linalg.norm(documents, axis=1, keepdims=True) / 4
-    else:
-        whitening = fit_map(moments, WhiteningSpec())
-        queries = documents + 0.4 * noise @ np.linalg.pinv(whitening.weight)
-    judged = Judged(queries, documents, tuple({row: 1} for row in range(300)), (None,) * 300)
-    return choose_by_search(fit, [judged], True, None, required=False)
-
-
-def test_search_chooses_the_whitening_in_which_documents_are_near() -> None:
-    assert made_search("full").spec == WhiteningSpec()
-    chosen = made_search("none")
-    assert chosen.spec is None or chosen.spec.beta == 0
-    values = [candidate.ndcg_at_10 for candidate in chosen.candidates]
-    assert all(isinstance(value, float) and 0 <= value <= 1 for value in values)
-    assert f"best of {len(values)} on 300 queries (nDCG@10 {100 * max(values):.2f} ± " in chosen.why
-
-
-def test_a_whitening_that_is_required_is_chosen_though_none_is_better() -> None:
-    vectors, moments = np.eye(16) + 1, Moments.of(anisotropic(3000, 16))
-    judged = Judged(vectors, vectors, tuple({row: 1} for row in range(16)), (None,) * 16)
-    for required, spec in ((False, None), (True, WhiteningSpec(beta=0.0))):
-        choice = choose_by_search(lambda spec: spec and fit_map(moments, spec), [judged], True, None, required=required)
-        assert choice.spec == spec
 
 
 def chosen(manifest: Manifest) -> Any:
