@@ -77,22 +77,6 @@ def test_normalised_bundle_gives_unit_vectors(files: dict[str, Path], vectors: n
     np.testing.assert_allclose(norms, 1, atol=1e-6)
 
 
-def test_auto_chooses_by_the_spectrum_and_says_so(files: dict[str, Path], tmp_path: Path) -> None:
-    even = np.random.default_rng(1).normal(size=(2000, WIDTH)).astype(np.float32)
-    np.save(tmp_path / "even.npy", even)
-    for number, (file, described, why) in enumerate(
-        [
-            (files[".npy"], "soft whitening", "the vectors lie in few directions"),
-            (tmp_path / "even.npy", "centred only", "the vectors are nearly even without it"),
-        ]
-    ):
-        options = ("--whitening", "auto", "--dim", 8, "--out", tmp_path / str(number), "--json")
-        manifest = json.loads(ok("export", "--from-vectors", file, *options).stdout)["manifest"]
-        assert (manifest["dimension"], manifest["choice"]["why"]) == (8, why)
-        assert described in ok("info", tmp_path / str(number)).stdout
-        ok("verify", tmp_path / str(number))
-
-
 @pytest.mark.parametrize("method", ["pca", "zca", "auto"])
 def test_stored_vectors_stay_usable_with_align_to(vectors: np.ndarray, tmp_path: Path, method: str) -> None:
     np.save(tmp_path / "old.npy", vectors[:2500])

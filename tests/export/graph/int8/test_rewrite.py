@@ -102,13 +102,3 @@ def test_gelu_outputs_are_quantized_asymmetrically() -> None:
     columns, scale = quantize_weights(weight)
     of_weights = symmetric @ (columns * scale - weight)
     assert error < (0.75 * np.linalg.norm(rounding) + np.linalg.norm(of_weights)) / np.linalg.norm(want)
-
-
-def test_lowest_values_of_gelu_are_not_clipped() -> None:
-    weight = np.random.default_rng(0).normal(size=(WIDTH, INNER)).astype(np.float32)
-    x = np.random.default_rng(1).uniform(-2, -0.3, size=(50, WIDTH)).astype(np.float32)  # GELU at its lowest
-    x[:, 0] = 4  # and a large value beside it
-    model = gelu_graph(weight)
-    quantize_int8(model, {"z": Quantized(GELU)})
-    want = run(gelu_graph(weight), x)
-    assert np.linalg.norm(run(model, x) - want) / np.linalg.norm(want) < 0.05
