@@ -12,12 +12,11 @@ import pytest
 from support.graphs import default_session, graph_of
 from whiten_export.graph.attention import attentions, lower_attention, query_product, value_product
 from whiten_export.graph.builder import constant, reopen_graph, save_graph
-from whiten_export.graph.int8 import convert, measure
-from whiten_export.graph.int8.convert import convert_to_int8
-from whiten_export.graph.int8.measure import CalibrationTexts, measure_ranges
-from whiten_export.graph.int8.rewrite import Quantized, calibrate, quantize_int8
+from whiten_export.graph.int8 import convert
+from whiten_export.graph.int8 import scales as measuring
+from whiten_export.graph.int8.convert import Quantized, calibrate, convert_to_int8, quantize_int8
 from whiten_export.graph.int8.rounding import quantize_with_feedback
-from whiten_export.graph.int8.scales import SYMMETRIC, Scale
+from whiten_export.graph.int8.scales import SYMMETRIC, CalibrationTexts, Scale, measure_ranges
 from whiten_export.graph.products import activations, weights_by_result
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.inference.loading import open_engine
@@ -183,12 +182,12 @@ def test_scales_per_token_are_taken_where_constants_lose_too_much(
     assert scales.far_min_cosine > scales.token_min_cosine, "weights are rounded with feedback"
 
 
-@pytest.mark.parametrize("tokens", [measure._AT_ONCE, 1])
+@pytest.mark.parametrize("tokens", [measuring._AT_ONCE, 1])
 def test_weights_are_rounded_by_the_gram_matrix_of_their_activation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: int
 ) -> None:
     """However many tokens are added to it at once."""
-    monkeypatch.setattr(measure, "_AT_ONCE", tokens)
+    monkeypatch.setattr(measuring, "_AT_ONCE", tokens)
     save_graph(pooled(tmp_path), tmp_path / "model.onnx")
     model = ir.load(tmp_path / "model.onnx")
     calibration = calibrate(model, CALIBRATION, SessionOptions(), tmp_path, Reporter())
@@ -206,8 +205,8 @@ def test_tokens_of_long_sentences_are_thinned(tmp_path: Path, monkeypatch: pytes
     save_graph(pooled(tmp_path), tmp_path / "model.onnx")
     model = ir.load(tmp_path / "model.onnx")
     both = []
-    for tokens in (measure._TOKENS, sum(map(len, CALIBRATION.sentences)) // 4):
-        monkeypatch.setattr(measure, "_TOKENS", tokens)
+    for tokens in (measuring._TOKENS, sum(map(len, CALIBRATION.sentences)) // 4):
+        monkeypatch.setattr(measuring, "_TOKENS", tokens)
         ranges = measure_ranges(model, activations(model), CALIBRATION, SessionOptions(), tmp_path, Reporter())
         both.append([measured for _, measured in ranges])
     for whole, thin in zip(*both, strict=True):

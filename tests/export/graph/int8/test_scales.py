@@ -18,9 +18,18 @@ from whiten_export.graph.int8.convert import (
     far_texts,
     wide_texts,
 )
-from whiten_export.graph.int8.measure import FAR_ROWS, Range, _Meter
 from whiten_export.graph.int8.rounding import expected_losses, quantize_weights
-from whiten_export.graph.int8.scales import FUNCTIONS, SYMMETRIC, Choice, Scale, choose_constants, choose_scales
+from whiten_export.graph.int8.scales import (
+    FAR_ROWS,
+    FUNCTIONS,
+    SYMMETRIC,
+    Choice,
+    Range,
+    Scale,
+    _Meter,
+    choose_constants,
+    choose_scales,
+)
 from whiten_runtime.inference.tokenizer import Tokenizer
 
 WIDTH = 96
