@@ -10,11 +10,6 @@ from typing import Any, Literal
 from msgspec import UNSET, UnsetType
 
 from whiten_export.proof.reference import Composition
-from whiten_export.sources.files import (
-    network_code,
-    split_repository,
-    tokenizer_code,
-)
 from whiten_models.catalogue import Entry
 from whiten_runtime.bundle.records import Pooling, Similarity, Source
 from whiten_runtime.hub.uploading import CARD_FILE
@@ -109,56 +104,6 @@ def with_catalogue(checkpoint: Checkpoint) -> Checkpoint:
         )
     similar = checkpoint.sentence_similarity or entry.sentence_similarity
     return replace(checkpoint, authors=authors, sentence_similarity=similar)
-
-
-def code_that_ran(checkpoint: Checkpoint, runs: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the files of the code that runs in place of classes of transformers, such as "AutoModel".
-
-    They are named "own.py", or "ORG/NAME@COMMIT/own.py" in another repository.
-    """
-    files = (split_repository(file) for name, file in _codes(checkpoint).items() if name in runs)
-    places = {repository: f"{repository}@{commit}/" for repository, commit in checkpoint.code.items()}
-    return tuple(sorted({f"{places[repository] if repository else ''}{name}" for repository, name in files}))
-
-
-def ignored_code(checkpoint: Checkpoint, runs: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the files of a checkpoint's own code that are not run; `runs` is as for `code_that_ran`.
-
-    Models of the catalogue are known to be right without such code, and have none here.
-    """
-    if checkpoint.entry is not None:
-        return ()
-    return tuple(sorted({file for name, file in _codes(checkpoint).items() if name not in runs}))
-
-
-def code_notes(checkpoint: Checkpoint, record: Source, trust_remote_code: bool) -> tuple[str, ...]:
-    """Return what an export says of a checkpoint's own code that was not run; nothing without such code."""
-    if not record.ignored_code:
-        return ()
-    could_run = checkpoint.kind == "transformers" and not trust_remote_code
-    hint = ", which may be others: read the code, and run it with --trust-remote-code" if could_run else ""
-    return (
-        f"{checkpoint.name} has Python code of its own that was not run: {', '.join(record.ignored_code)}; its vectors "
-        f"here are those of transformers' classes{hint}",
-    )
-
-
-def way_to_code(checkpoint: Checkpoint, reason: str = "") -> str | None:
-    """Return where a checkpoint's own code lies and how it is run, for messages; None without any.
-
-    `reason` is why transformers cannot load it, which may be code that another file than usual names.
-    """
-    files = sorted(set(_codes(checkpoint).values()))
-    if not files and "trust_remote_code" not in reason:
-        return None
-    others = sorted({repository for repository, _ in map(split_repository, files) if repository})
-    where = f"in the repository {' and '.join(others)}" if others else f"in its folder: {', '.join(files) or '*.py'}"
-    return f"comes with Python code of its own ({where}); read it, then allow it with --trust-remote-code"
-
-
-def _codes(checkpoint: Checkpoint) -> dict[str, str]:
-    codes = tokenizer_code(checkpoint.tokenizer_directory)
-    return codes | network_code(checkpoint.directory) if checkpoint.kind == "transformers" else codes
 
 
 _SPELLING = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}")

@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer, processors
 
 from whiten_export.proof.probe_texts import TOKENIZER_TEXTS, probe_texts
-from whiten_export.sources.checkpoint import Authors, Checkpoint, read_card, way_to_code
+from whiten_export.sources.checkpoint import Authors, Checkpoint, read_card
 from whiten_export.sources.files import (
     ADAPTER_CONFIG,
     ADAPTERS_BELOW,
@@ -20,6 +20,7 @@ from whiten_export.sources.files import (
     read_settings,
     tensor_names,
 )
+from whiten_export.sources.own_code import way_to_code
 from whiten_models.catalogue import near_matches
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.errors import UsageError, WhitenError

@@ -4,8 +4,7 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Collection, Iterator
-from contextlib import suppress
+from collections.abc import Collection
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
-from transformers import dynamic_module_utils
 
 from whiten_export.sources.checkpoint import Checkpoint
 from whiten_export.sources.families import positions_before
-from whiten_export.sources.files import ADAPTER_CONFIG, TRANSFORMER_CONFIGS, read_settings, split_repository
+from whiten_export.sources.files import ADAPTER_CONFIG, TRANSFORMER_CONFIGS, read_settings
 from whiten_export.sources.model import WeightCounts
 from whiten_export.sources.network import UNUSED, network_class, quiet
+from whiten_export.sources.own_code import imported_files, split_repository
 
 _OTHER_SETTINGS = frozenset(
     (
@@ -65,7 +64,7 @@ def network_sha256(
     settings = read_settings(checkpoint.directory / "config.json")
     references = settings.get("auto_map") or {}
     code = {name: reference for name in classes if isinstance(reference := references.get(name), str)}
-    files = {hashlib.sha256(file.read_bytes()).hexdigest() for file in _files(checkpoint, code.values())}
+    files = {hashlib.sha256(file.read_bytes()).hexdigest() for file in imported_files(checkpoint, code.values())}
     adapter = None if checkpoint.adapter is None else read_settings(checkpoint.adapter / ADAPTER_CONFIG)
 
     def hashed(config: dict[str, Any], adapter: dict[str, Any] | None) -> str:
@@ -170,27 +169,6 @@ def _canonical_adapter(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _are_names(value: Any) -> bool:
     return isinstance(value, list | set) and all(isinstance(one, str) for one in value)
-
-
-def _files(checkpoint: Checkpoint, references: Collection[str]) -> Iterator[Path]:
-    """Yield the files of classes such as "modeling.Model" or "ORG/NAME--modeling.Model", and those they import.
-
-    Files that are not there are left to transformers, which refuses to load the network.
-    """
-    for reference in references:
-        repository, place = split_repository(reference)
-        file = f"{place.rpartition('.')[0]}.py"
-        with suppress(OSError):
-            path = checkpoint.directory / file if repository is None else _of_repository(checkpoint, repository, file)
-            yield from (path, *map(Path, dynamic_module_utils.get_relative_import_files(path)))
-
-
-def _of_repository(checkpoint: Checkpoint, repository: str, file: str) -> Path:
-    """Return the copy of a file of another repository that transformers imports."""
-    copied = dynamic_module_utils.get_cached_module_file(
-        repository, file, revision=checkpoint.code.get(repository), local_files_only=True
-    )
-    return Path(dynamic_module_utils.HF_MODULES_CACHE, copied)
 
 
 def empty_positions(config: Any, trust_remote_code: bool) -> int:

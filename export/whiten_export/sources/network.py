@@ -18,11 +18,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import dynamic_module_utils
 
-from whiten_export.sources.checkpoint import Checkpoint, way_to_code
+from whiten_export.sources.checkpoint import Checkpoint
 from whiten_export.sources.checks import check_config, read_tokenizer_config, rotary_kinds
 from whiten_export.sources.families import family_of
-from whiten_export.sources.files import ADAPTER_CONFIG, adapter_weights, network_code, read_settings
-from whiten_export.sources.own_code import names_in_network, other_version, restore_weights
+from whiten_export.sources.files import ADAPTER_CONFIG, adapter_weights, read_settings
+from whiten_export.sources.own_code import code_files, names_in_network, other_version, restore_weights, way_to_code
 from whiten_export.sources.tokenizer import missing_tokenizer, tokenizer_missing
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
 
@@ -313,7 +313,7 @@ def _check_weights(
         )
     parts, own_code = (
         {name for name, _ in network.named_children()},
-        way and "AutoModel" in network_code(checkpoint.directory),
+        way and "AutoModel" in code_files(checkpoint),
     )
     prefix = f"{getattr(network, 'base_model_prefix', '')}."
     surplus = sorted(

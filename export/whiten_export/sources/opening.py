@@ -2,8 +2,9 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from whiten_export.sources.checkpoint import Checkpoint, code_notes
+from whiten_export.sources.checkpoint import Checkpoint
 from whiten_export.sources.model import TokenModel
+from whiten_export.sources.own_code import code_notes
 from whiten_export.sources.tokenizer import (
     UNSET_LENGTH,
     check_tokenizer,

@@ -1,10 +1,11 @@
-"""Run Python code that comes with a checkpoint, and give its network what transformers 5 takes from it as it loads.
+"""Say which Python code comes with a checkpoint and where it lies, and give its network what transformers 5 takes away.
 
-Its weights are replaced by random numbers, where the code's `_init_weights` writes them, and its constants are lost.
+Code runs only with `--trust-remote-code`, by transformers. As transformers 5 loads its network, weights are replaced by
+random numbers, where the code's `_init_weights` writes them, and constants are lost.
 """
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from importlib.metadata import version
 from pathlib import Path
@@ -12,10 +13,139 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import safe_open
 
+from whiten_export.sources.checkpoint import Checkpoint
+from whiten_export.sources.files import read_settings
+from whiten_runtime.bundle.records import Source
 from whiten_runtime.errors import WhitenError, parse_whole
+from whiten_runtime.hub.locating import hub_errors
+from whiten_runtime.hub.reaching import UNREACHED, why_unreached
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+
+_OTHER = "--"
+"""Separator between the id of a repository and the name of a class that lies there."""
+
+
+def code_files(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the files of a checkpoint's own code, by the class of transformers in whose place the code runs.
+
+    They are named "own.py", or "ORG/NAME--own.py" in another repository; the classes are AutoConfig, AutoModel and
+    AutoTokenizer.
+    """
+    files = dict(_mapped(checkpoint.tokenizer_directory / "tokenizer_config.json", ("AutoTokenizer",)))
+    if checkpoint.kind == "transformers":
+        files |= _mapped(checkpoint.directory / "config.json", ("AutoConfig", "AutoModel"))
+    return files
+
+
+def _mapped(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield the names for which a file's `auto_map` has code, and the file of the code."""
+    mapped = read_settings(path).get("auto_map") if path.is_file() else None
+    if isinstance(mapped, list):  # of a tokenizer, in older files
+        mapped = {"AutoTokenizer": mapped}
+    for name, place in mapped.items() if isinstance(mapped, dict) else ():
+        places = place if isinstance(place, list) else [place]  # of a tokenizer: the slow class, and the fast one
+        reference = next((each for each in reversed(places) if isinstance(each, str) and "." in each), None)
+        if name in names and reference is not None:
+            yield name, f"{reference.rpartition('.')[0]}.py"
+
+
+def split_repository(file: str) -> tuple[str | None, str]:
+    """Return the repository in which a file of code lies, None for the checkpoint's own folder, and the file's name."""
+    repository, _, name = file.rpartition(_OTHER)
+    return repository or None, name
+
+
+def _repositories(checkpoint: Checkpoint) -> list[str]:
+    """Return the other repositories in which code of a checkpoint lies."""
+    files = code_files(checkpoint).values()
+    return sorted({repository for repository, _ in map(split_repository, files) if repository})
+
+
+def download_code(checkpoint: Checkpoint) -> dict[str, str]:
+    """Download the Python code of other repositories that a checkpoint's settings name, and return their commits.
+
+    transformers then takes it from the cache, which knows each commit as the newest.
+    """
+    from huggingface_hub import snapshot_download
+
+    why, commits = why_unreached(), {}
+    for hub_id in _repositories(checkpoint):
+        absent = (
+            f"the code of '{checkpoint.model}' is in the repository '{hub_id}', which is not in the local cache, and "
+            f"{why or UNREACHED}; copy the cache (HF_HOME) from a machine that has it"
+        )
+        with hub_errors(hub_id, None, absent):
+            folder = snapshot_download(hub_id, allow_patterns="*.py", local_files_only=why is not None)
+        commits[hub_id] = Path(folder).name
+    return commits
+
+
+def imported_files(checkpoint: Checkpoint, references: Collection[str]) -> Iterator[Path]:
+    """Yield the files of classes such as "modeling.Model" or "ORG/NAME--modeling.Model", and those they import.
+
+    Files that are not there are left to transformers, which refuses to load the network.
+    """
+    from transformers import dynamic_module_utils
+
+    for reference in references:
+        repository, place = split_repository(reference)
+        path = checkpoint.directory / f"{place.rpartition('.')[0]}.py"
+        with suppress(OSError):
+            if repository is not None:
+                commit = checkpoint.code.get(repository)
+                copied = dynamic_module_utils.get_cached_module_file(
+                    repository, path.name, revision=commit, local_files_only=True
+                )
+                path = Path(dynamic_module_utils.HF_MODULES_CACHE, copied)
+            yield from (path, *map(Path, dynamic_module_utils.get_relative_import_files(path)))
+
+
+def code_that_ran(checkpoint: Checkpoint, runs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the files of the code that runs in place of classes of transformers, such as "AutoModel".
+
+    They are named "own.py", or "ORG/NAME@COMMIT/own.py" in another repository.
+    """
+    files = (split_repository(file) for name, file in code_files(checkpoint).items() if name in runs)
+    places = {repository: f"{repository}@{commit}/" for repository, commit in checkpoint.code.items()}
+    return tuple(sorted({f"{places[repository] if repository else ''}{name}" for repository, name in files}))
+
+
+def ignored_code(checkpoint: Checkpoint, runs: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the files of a checkpoint's own code that are not run; `runs` is as for `code_that_ran`.
+
+    Models of the catalogue are known to be right without such code, and have none here.
+    """
+    if checkpoint.entry is not None:
+        return ()
+    return tuple(sorted({file for name, file in code_files(checkpoint).items() if name not in runs}))
+
+
+def code_notes(checkpoint: Checkpoint, record: Source, trust_remote_code: bool) -> tuple[str, ...]:
+    """Return what an export says of a checkpoint's own code that was not run; nothing without such code."""
+    if not record.ignored_code:
+        return ()
+    could_run = checkpoint.kind == "transformers" and not trust_remote_code
+    hint = ", which may be others: read the code, and run it with --trust-remote-code" if could_run else ""
+    return (
+        f"{checkpoint.name} has Python code of its own that was not run: {', '.join(record.ignored_code)}; its vectors "
+        f"here are those of transformers' classes{hint}",
+    )
+
+
+def way_to_code(checkpoint: Checkpoint, reason: str = "") -> str | None:
+    """Return where a checkpoint's own code lies and how it is run, for messages; None without any.
+
+    `reason` is why transformers cannot load it, which may be code that another file than usual names.
+    """
+    files = sorted(set(code_files(checkpoint).values()))
+    if not files and "trust_remote_code" not in reason:
+        return None
+    others = _repositories(checkpoint)
+    where = f"in the repository {' and '.join(others)}" if others else f"in its folder: {', '.join(files) or '*.py'}"
+    return f"comes with Python code of its own ({where}); read it, then allow it with --trust-remote-code"
 
 
 def other_version(stated: object) -> str:

@@ -24,11 +24,8 @@ from whiten_export.proof.gate import Case, PublishedVectors
 from whiten_export.proof.reference import Dense, Float64Array, Module, Reference
 from whiten_export.sources.checkpoint import (
     Checkpoint,
-    code_that_ran,
-    ignored_code,
     recommended_layers,
     source_record,
-    way_to_code,
 )
 from whiten_export.sources.checks import way_to_text
 from whiten_export.sources.config import count_weights, empty_positions, has_positions, network_sha256
@@ -43,7 +40,14 @@ from whiten_export.sources.network import (
     one_thread,
     quiet,
 )
-from whiten_export.sources.own_code import is_own_code, other_version, restore_buffers
+from whiten_export.sources.own_code import (
+    code_that_ran,
+    ignored_code,
+    is_own_code,
+    other_version,
+    restore_buffers,
+    way_to_code,
+)
 from whiten_export.sources.sentence_transformers import encode_published
 from whiten_export.sources.tokenizer import describe_tokenizer
 from whiten_runtime.bundle.records import Pooling, pooling_modes

@@ -22,13 +22,11 @@ from whiten_export.sources.files import (
     WORD_FILES,
     adapter_weights,
     module_weights,
-    network_code,
     network_weights,
     read_json,
     read_settings,
-    split_repository,
-    tokenizer_code,
 )
+from whiten_export.sources.own_code import download_code
 from whiten_export.sources.published import (
     INSTRUCTOR,
     MODEL2VEC,
@@ -80,9 +78,7 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None, wit
         modules = checkpoint.authors.files if checkpoint.authors else ()
         checkpoint = replace(checkpoint, weights_sha256=sha256_of([*checkpoint.weights, *modules]))
     if remote_code and checkpoint.kind == "transformers":
-        codes = network_code(checkpoint.directory) | tokenizer_code(checkpoint.tokenizer_directory)
-        others = sorted({repository for repository, _ in map(split_repository, codes.values()) if repository})
-        checkpoint = replace(checkpoint, code={other: download_code(other, model) for other in others})
+        checkpoint = replace(checkpoint, code=download_code(checkpoint))
     pinned = (
         with_weights
         and checkpoint.entry
@@ -319,22 +315,6 @@ def download(
             if entry is None or former not in (entry.name, *entry.aliases):
                 raise
             return _snapshot(former, revision, remote_code, True, with_weights)
-
-
-def download_code(hub_id: str, model: str) -> str:
-    """Download the Python code of a repository that a model's settings name, and return its commit.
-
-    transformers then takes it from the cache, which knows that commit as the newest.
-    """
-    from huggingface_hub import snapshot_download
-
-    why = why_unreached()
-    absent = (
-        f"the code of '{model}' is in the repository '{hub_id}', which is not in the local cache, and "
-        f"{why or UNREACHED}; copy the cache (HF_HOME) from a machine that has it"
-    )
-    with hub_errors(hub_id, None, absent):
-        return Path(snapshot_download(hub_id, allow_patterns="*.py", local_files_only=why is not None)).name
 
 
 def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool, with_weights: bool) -> Path:

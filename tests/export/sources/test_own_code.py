@@ -15,9 +15,9 @@ from support.cli import ok, refused
 from support.families import WIDENED
 from support.hub import Hub, commit_of
 from whiten import Encoder
-from whiten_export.sources.checkpoint import Checkpoint, ignored_code
+from whiten_export.sources.checkpoint import Checkpoint
 from whiten_export.sources.network import load_config, load_tokenizer, network_class
-from whiten_export.sources.own_code import other_version
+from whiten_export.sources.own_code import ignored_code, other_version
 from whiten_export.sources.pytorch import PyTorchModel
 from whiten_export.sources.resolve import resolve
 from whiten_models.catalogue import find
