@@ -123,12 +123,9 @@ def _task(checkpoint: Checkpoint) -> str:
 
 
 def _projection(checkpoint: Checkpoint) -> str:
+    name = "text_projection.weight"  # a network of texts such as CLIP's has it after its hidden states
     files = (file for file in checkpoint.weights if file.suffix == ".safetensors")
-    return _PROJECTION if any(_PROJECTION in tensor_names(file) for file in files) else ""
-
-
-_PROJECTION = "text_projection.weight"
-"""A network of texts such as CLIP's has it after its hidden states."""
+    return name if any(name in tensor_names(file) for file in files) else ""
 
 
 def _adapters_below(checkpoint: Checkpoint) -> str:
@@ -239,24 +236,15 @@ _ONLY: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 
 
 def check_config(checkpoint: Checkpoint, config: Any, version: str) -> None:
-    """Refuse settings that the class of a config does not read.
-
-    Args:
-        checkpoint: files of the model.
-        config: the config as transformers' class has read it.
-        version: version of transformers.
-
-    Raises:
-        WhitenError: a setting is not read, and what is read in its place is another.
-    """
+    """Refuse settings that transformers' class of a config does not read, where it computes with other values."""
     path = checkpoint.directory / "config.json"
     settings = read_settings(path)
+    code = way_to_code(checkpoint)
+    way = f"the checkpoint {code}" if code else "the network needs its authors' own code, with --trust-remote-code"
     for name, used in _unread(config.model_type, settings, config):
-        way = way_to_code(checkpoint)
         raise WhitenError(
             f"{path}: {name} is {settings[name]!r}, but transformers {version} does not read it and computes a "
-            f"{config.model_type} network with {used!r}; "
-            + (f"the checkpoint {way}" if way else "the network needs its authors' own code, with --trust-remote-code")
+            f"{config.model_type} network with {used!r}; {way}"
         )
 
 
@@ -274,8 +262,8 @@ def _unread(kind: str, settings: Mapping[str, Any], config: Any) -> Iterator[tup
 def rotary_kinds(config: Any) -> set[str]:
     """Return the kinds of rotary embeddings that a config names, such as "yarn"."""
     settings = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    each = [one for one in (settings, *settings.values()) if isinstance(one, Mapping)]
-    return {str(one[name]) for one in each for name in ("rope_type", "type") if name in one}
+    layers = [rotary for rotary in (settings, *settings.values()) if isinstance(rotary, Mapping)]
+    return {str(rotary[name]) for rotary in layers for name in ("rope_type", "type") if name in rotary}
 
 
 _WITH_ENDS = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer")
@@ -308,13 +296,8 @@ def add_ends(backend: Tokenizer, settings: Mapping[str, Any], own: Mapping[str, 
     them. Models such as intfloat/e5-mistral-7b-instruct and Alibaba-NLP/gte-Qwen2-7B-instruct pool the token that ends
     a text.
 
-    Args:
-        backend: tokenizer, which is changed.
-        settings: content of tokenizer_config.json.
-        own: the settings of `ENDS` that own code of the tokenizer takes, with their defaults; empty without such code.
-
-    Returns:
-        What is said of it; None if both files agree.
+    `own` has the settings of `ENDS` that own code of the tokenizer takes, with their defaults; it is empty without
+    such code. What is returned is said of the change; it is None if both files agree.
     """
     usual = own or {name: begins for name, (_, begins) in ENDS.items()}
     contents = {name: _content(settings.get(role)) for name, (role, _) in ENDS.items()}
@@ -383,13 +366,7 @@ def _lines(path: Path) -> dict[str, int]:
 
 
 def class_note(backend: Tokenizer, theirs: Tokenizer, name: str) -> str | None:
-    """Return what is said of a class of transformers that gives other ids than tokenizer.json.
-
-    Args:
-        backend: the tokenizer of tokenizer.json.
-        theirs: the tokenizer that the class made.
-        name: name of the class and version of transformers.
-    """
+    """Return what is said of a class of transformers whose tokenizer gives other ids than that of tokenizer.json."""
     added = [token.content for token in theirs.get_added_tokens_decoder().values()]
     texts = [_printable(text) for text in (*probe_texts(1), *TOKENIZER_TEXTS, *_NUMBERS)]
     texts = [text for text in texts if not any(token in text for token in added)]
@@ -415,4 +392,4 @@ def _printable(text: str) -> str:
 def _ids(backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """Return the token ids of texts, without special tokens and padding."""
     encodings = backend.encode_batch(list(texts), add_special_tokens=False)
-    return [[number for number, mask in zip(one.ids, one.attention_mask, strict=True) if mask] for one in encodings]
+    return [[number for number, mask in zip(row.ids, row.attention_mask, strict=True) if mask] for row in encodings]

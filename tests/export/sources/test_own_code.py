@@ -186,7 +186,7 @@ def test_the_commit_of_another_repository_is_that_of_today(hub: Hub, of_another:
 def test_code_of_another_repository_that_cannot_be_had_is_named(of_another: Path, snapshot: object) -> None:
     error = refused("export", of_another, *TO_NONE, "--trust-remote-code", code=1)
     assert "the code of" in error
-    assert f"is in the repository '{OTHER}', which is not in the local cache, and HF_HUB_OFFLINE is set" in error
+    assert f"is in the repository '{OTHER}', which is not in the local cache and HF_HUB_OFFLINE is set" in error
 
 
 @pytest.mark.parametrize("changes", [{"model_type": "new"}, {"num_hidden_layers": 3}, {"num_hidden_layers": 1}])
