@@ -188,37 +188,21 @@ def test_tokenizer_of_the_adapter_is_preferred(
     assert of_base.own_ids(["The Committee"], 20) != described.own_ids(["The Committee"], 20)
 
 
-def test_base_is_downloaded_at_the_revision_of_the_adapter(
-    broken: Path, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The adapter names the base and its revision."""
-    asked = []
-
-    def download(hub_id: str, revision: str | None, *rest: object) -> Path:
-        asked.append((hub_id, revision))
-        return checkpoint("bert")
-
-    monkeypatch.setattr(resolving, "download", download)
-    change_config(broken, base_model_name_or_path="some/base", revision="v2")
-    found = resolve(str(broken))
-    assert asked == [("some/base", "v2")]
-    assert (found.merged_into, found.hub_id, found.revision) == ("some/base@v2", None, None)
-
-
 @pytest.mark.parametrize("remote_code", [False, True])
-def test_code_of_the_base_is_downloaded_where_it_may_run(
+def test_base_is_downloaded_at_the_revision_of_the_adapter_and_with_code_where_it_may_run(
     remote_code: bool, broken: Path, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
 
     def download(hub_id: str, revision: str | None, remote_code: bool, *rest: object) -> Path:
-        asked.append(remote_code)
+        asked.append((hub_id, revision, remote_code))
         return checkpoint("bert")
 
     monkeypatch.setattr(resolving, "download", download)
-    change_config(broken, base_model_name_or_path="some/base")
-    resolve(str(broken), remote_code)
-    assert asked == [remote_code]
+    change_config(broken, base_model_name_or_path="some/base", revision="v2")
+    found = resolve(str(broken), remote_code)
+    assert asked == [("some/base", "v2", remote_code)]
+    assert (found.merged_into, found.hub_id, found.revision) == ("some/base@v2", None, None)
 
 
 def change_weights(folder: Path, change: Callable[[dict[str, np.ndarray]], object]) -> None:

@@ -104,18 +104,9 @@ def test_a_folder_of_a_bundle_goes_before_the_hub(name: str, here: Path, golden:
         assert encoder.path.resolve() == here / name
 
 
-PATHS = [
-    "./bert-bose",
-    "../bert-bose",
-    "/home/someone/bert-bose",
-    "~/bert-bose",
-    "a/b/bert-bose",
-    "bert-bose.txt",
-    "~x/bert",
-]
-
-
-@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize(
+    "name", [*(f"{at}/bert-bose" for at in (".", "..", "/home", "~", "a/b")), "bert-bose.txt", "~x/bert"]
+)
 def test_names_are_not_guessed_for_paths(name: str, here: Path) -> None:
     with pytest.raises(UsageError, match="is not in the catalogue, not a directory and not a hub id") as caught:
         resolve(name)
@@ -153,10 +144,10 @@ def test_a_relative_base_is_looked_for_here_and_then_beside_the_adapter(adapter:
 @pytest.mark.parametrize(
     ("base", "reason"),
     [
-        ("own-bose", "is no directory here or beside the adapter, and no hub id; correct it there"),
-        ("/home/someone/bert-base", "is no directory here or beside the adapter, and no hub id; correct it there"),
-        ("./own-bose", "is no directory here or beside the adapter, and no hub id; correct it there"),
-        ("models/a/bert-base", "is no directory here or beside the adapter, and no hub id; correct it there"),
+        *(
+            (base, "is no directory here or beside the adapter, and no hub id")
+            for base in ("own-bose", "/home/someone/bert-base", "./own-bose", "models/a/bert-base")
+        ),
         ("models/bert-base", "cannot be had: 'models/bert-base' is not in the local cache and HF_HUB_OFFLINE is set"),
     ],
 )

@@ -245,12 +245,8 @@ def test_two_lists_of_words(tmp_path: Path, kind: str) -> None:
     folder = save_checkpoint("bert", tmp_path / "bert")
     content = json.loads(wordpiece().to_str())
     words = list(content["model"]["vocab"])
-    if kind == "fewer":
-        words = words[:700]
-    elif kind == "moved":
-        words = [*words[:5], *reversed(words[5:])]
-    elif kind == "added":
-        words = [*words, "[NEW]"]
+    moved = [*words[:5], *reversed(words[5:])]
+    words = {"fewer": words[:700], "moved": moved, "same": words, "added": [*words, "[NEW]"]}[kind]
     content["model"]["vocab"] = {word: number for number, word in enumerate(words)}
     (folder / "tokenizer.json").write_text(json.dumps(content))
     notes = described(folder).notes
