@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from huggingface_hub import errors
 from starlette.exceptions import HTTPException
 
 from support.hub import COMMIT, Files, Hub, commit_of, make_snapshot
@@ -168,6 +169,7 @@ def test_a_downloaded_model_needs_no_second_download(hub: Hub, name: str, monkey
     assert download(hub_id, None, False, None) == folder
 
 
+@pytest.mark.skipif(not hasattr(errors, "IncompleteSnapshotError"), reason="older clients keep no list of files")
 @pytest.mark.parametrize("name", ["dense", "plain", "trained"])
 def test_an_incomplete_copy_of_descriptions_is_not_taken_without_the_hub(
     hub: Hub, name: str, monkeypatch: pytest.MonkeyPatch
