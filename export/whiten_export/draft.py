@@ -8,7 +8,7 @@ import msgspec
 
 from whiten_export.align import open_aligned
 from whiten_export.fit import FitJob, is_multilingual, is_tuned
-from whiten_export.graph.fuse_cuda import fusions
+from whiten_export.graph.cuda import fusions
 from whiten_export.recipe import Recipe, bundle_name
 from whiten_export.sources.model import TokenModel, resolve_layers
 from whiten_export.sources.opening import authors_length, choose_max_seq_length, open_model

@@ -19,13 +19,12 @@ import onnx_ir as ir
 from whiten_export.draft import draft_export
 from whiten_export.fit import check_job, fit_options, fit_whitening
 from whiten_export.graph.attention import lower_attention, text_memory
-from whiten_export.graph.builder import reopen_graph, save_graph
-from whiten_export.graph.float16 import halve_network, halve_weights
-from whiten_export.graph.fold_positions import fold_positions
-from whiten_export.graph.fuse_cuda import fuse_for_cuda
-from whiten_export.graph.head import set_head
+from whiten_export.graph.build import reopen_graph, save_graph, sum_residuals
+from whiten_export.graph.cuda import fuse_for_cuda
+from whiten_export.graph.ends import set_head
 from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8
-from whiten_export.graph.products import sum_residuals
+from whiten_export.graph.positions import fold_positions
+from whiten_export.graph.precision import halve_network, halve_weights
 from whiten_export.plan import warn_of_memory
 from whiten_export.proof.gate import Expected
 from whiten_export.proof.probe_texts import LONGEST_PROBE

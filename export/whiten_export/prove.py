@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from whiten_export.graph.builder import save_graph
+from whiten_export.graph.build import save_graph
 from whiten_export.proof.gate import (
     Case,
     Expected,

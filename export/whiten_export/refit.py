@@ -12,8 +12,8 @@ import onnx_ir as ir
 from whiten_export.align import open_aligned
 from whiten_export.draft import fit_prompt
 from whiten_export.fit import FitJob, check_job, fit_whitening, keeps_norm
-from whiten_export.graph.builder import save_graph
-from whiten_export.graph.head import set_head
+from whiten_export.graph.build import save_graph
+from whiten_export.graph.ends import set_head
 from whiten_export.proof.gate import Expected, check_bundle
 from whiten_export.prove import parity_record, versions, write_proof
 from whiten_export.recipe import Recipe, whitening_name

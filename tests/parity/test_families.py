@@ -27,11 +27,10 @@ from support.vectors import worst
 from whiten import Encoder, ParityError
 from whiten_export.export import CALIBRATION_SENTENCES, export_bundle
 from whiten_export.graph.attention import lower_attention
-from whiten_export.graph.builder import HiddenStates, save_graph
-from whiten_export.graph.float16 import halve_weights
-from whiten_export.graph.head import pool_graph, set_head
+from whiten_export.graph.build import HiddenStates, save_graph, sum_residuals
+from whiten_export.graph.ends import pool_graph, set_head
 from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8
-from whiten_export.graph.products import sum_residuals
+from whiten_export.graph.precision import halve_weights
 from whiten_export.proof.reference import Composition
 from whiten_export.recipe import Recipe
 from whiten_export.sources.model import TokenModel

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from support.families import WIDENED
-from whiten_export.graph.builder import HiddenStates, constant
+from whiten_export.graph.build import HiddenStates, constant
 
 WIDTH, INNER = 96, 64
 TOKENS = ", ".join(f"int64[batch_size, sequence_length] {name}" for name in ("input_ids", "attention_mask"))

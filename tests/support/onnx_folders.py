@@ -10,7 +10,7 @@ from onnx_ir.tape import Tape
 
 from support.families import MAX_LENGTH, WIDTH
 from whiten_export.graph.attention import lower_attention
-from whiten_export.graph.builder import constant
+from whiten_export.graph.build import constant
 from whiten_export.sources.pytorch import PyTorchModel
 from whiten_export.sources.resolve import resolve
 

@@ -17,8 +17,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from whiten_export.graph.builder import Nodes, floats
-from whiten_export.graph.products import bias_of, is_linear, linear_users, weights_of, width_of
+from whiten_export.graph.build import Nodes, bias_of, floats, is_linear, linear_users, weights_of, width_of
 from whiten_runtime.bundle.records import SHORT, TextMemory
 
 DOMAIN, KIND = "whiten.attention", "Attention"

@@ -16,7 +16,7 @@ from whiten_runtime.bundle.records import Pooling, PoolingMode, pooling_modes
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from whiten_export.graph.builder import GraphBuilder
+    from whiten_export.graph.build import GraphBuilder
 
 _AXIS = "whiten.axis"
 _LOWEST = float(np.finfo(np.float32).min)

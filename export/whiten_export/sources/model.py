@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from whiten_export.graph.builder import HiddenStates
-from whiten_export.graph.head import OPSET, pool_graph
+from whiten_export.graph.build import HiddenStates
+from whiten_export.graph.ends import OPSET, pool_graph
 from whiten_export.graph.poolings import pool, weighted_sum
 from whiten_export.proof.gate import Case, Definition, Expected, PublishedVectors, compute_expected
 from whiten_export.proof.reference import Composition, Float64Array, Reference

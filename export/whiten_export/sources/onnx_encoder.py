@@ -11,8 +11,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from whiten_export.graph.builder import HiddenStates, describe_input, follow_link, read_graph, strip
-from whiten_export.graph.inputs import INPUTS, feed_of, replace_inputs
+from whiten_export.graph.build import HiddenStates, describe_input, follow_link, read_graph, strip
+from whiten_export.graph.ends import INPUTS, feed_of, replace_inputs
 from whiten_export.graph.poolings import POOLINGS, pool
 from whiten_export.proof.probe_texts import probe_texts
 from whiten_export.proof.reference import Float64Array, Head, Reference, text_alone

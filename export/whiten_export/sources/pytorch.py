@@ -16,9 +16,8 @@ import transformers
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from whiten_export.graph.builder import HiddenStates, drop_weights, strip
-from whiten_export.graph.head import OPSET
-from whiten_export.graph.inputs import map_surplus
+from whiten_export.graph.build import HiddenStates, drop_weights, strip
+from whiten_export.graph.ends import OPSET, map_surplus
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import Case, PublishedVectors
 from whiten_export.proof.reference import Dense, Float64Array, Module, Reference

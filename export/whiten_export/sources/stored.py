@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from whiten_export.graph.builder import read_graph
-from whiten_export.graph.head import OPSET, vectors_graph
+from whiten_export.graph.build import read_graph
+from whiten_export.graph.ends import OPSET, vectors_graph
 from whiten_export.proof.gate import Case, Expected
 from whiten_runtime.bundle.bundle import (
     EXTERNAL_DATA_FILE,

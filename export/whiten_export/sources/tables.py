@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from whiten_export.graph.builder import HiddenStates, describe
-from whiten_export.graph.inputs import look_up, table_config
+from whiten_export.graph.build import HiddenStates, describe
+from whiten_export.graph.ends import look_up, table_config
 from whiten_export.proof.gate import Case, PublishedVectors
 from whiten_export.proof.reference import Reference
 from whiten_export.sources.checkpoint import Checkpoint, source_record

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from whiten_export.graph.builder import HiddenStates, describe
-from whiten_export.graph.inputs import look_up, table_config
+from whiten_export.graph.build import HiddenStates, describe
+from whiten_export.graph.ends import look_up, table_config
 from whiten_export.proof.reference import Float64Array, Reference
 from whiten_export.sources.checkpoint import Checkpoint, source_record
 from whiten_export.sources.model import TableReference, TokenModel

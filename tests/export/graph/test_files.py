@@ -8,7 +8,7 @@ import pytest
 
 from support.families import LAYERS, MAX_LENGTH, WIDTH
 from whiten_export.graph.attention import lower_attention
-from whiten_export.graph.builder import save_graph
+from whiten_export.graph.build import save_graph
 from whiten_export.sources.pytorch import PyTorchModel
 from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.bundle import MODEL_FILE

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.graphs import TOKENS, default_session, graph_of
-from whiten_export.graph.builder import HiddenStates
-from whiten_export.graph.head import pool_graph, set_head
+from whiten_export.graph.build import HiddenStates
+from whiten_export.graph.ends import pool_graph, set_head
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.reference import ACTIVATIONS, Composition, Dense, Head, LayerNorm, Normalize, Truncate
 from whiten_runtime.bundle.records import Pooling, PoolingMode

@@ -5,8 +5,8 @@ import onnx_ir as ir
 import pytest
 
 from support.graphs import INNER, WIDTH, count, graph_of, linear_graph, run
-from whiten_export.graph.float16 import halve_weights
-from whiten_export.graph.products import activations, plain_products, shares_weights
+from whiten_export.graph.build import activations, plain_products, shares_weights
+from whiten_export.graph.precision import halve_weights
 
 GENERATOR = np.random.default_rng(0)
 WEIGHT = GENERATOR.normal(size=(INNER, WIDTH)).astype(np.float32)

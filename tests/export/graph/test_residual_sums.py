@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from support.graphs import additions_before_norms, default_session, fused
-from whiten_export.graph.products import sum_residuals
+from whiten_export.graph.build import sum_residuals
 from whiten_runtime.ort.session import SessionOptions, create_session
 
 WIDTH = 64

@@ -18,7 +18,7 @@ from whiten import Encoder, NoVectorError, ParityError, UsageError
 from whiten_export.export import export_bundle
 from whiten_export.graph import attention
 from whiten_export.graph.attention import Window
-from whiten_export.graph.builder import Nodes
+from whiten_export.graph.build import Nodes
 from whiten_export.recipe import Recipe
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import read_probes

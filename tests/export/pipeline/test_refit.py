@@ -292,7 +292,7 @@ def test_transformers_js_is_told_that_the_new_graph_has_its_weights_beside_it(
     tiny_bundle: Path, other_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A larger whitening can move all weights to a file of their own."""
-    monkeypatch.setattr("whiten_export.graph.builder._INLINE_LIMIT", 1)
+    monkeypatch.setattr("whiten_export.graph.build._INLINE_LIMIT", 1)
     ok("refit", tiny_bundle, "--corpus", other_file, "--out", tmp_path / "new")
     told = json.loads((tmp_path / "new" / "config.json").read_bytes())["transformers.js_config"]
     assert (tmp_path / "new" / "onnx" / "model.onnx_data").is_file()
@@ -315,7 +315,7 @@ def test_a_snapshot_of_the_hub_is_fitted_and_refitted_as_a_directory(
     local, spec = tmp_path / "local", ("--whitening", "pca", "--dim", 16)
     options = ("--layers", "1,4", *spec, "--precision", precision)
     with monkeypatch.context() as patch:
-        patch.setattr("whiten_export.graph.builder._INLINE_LIMIT", 1000)
+        patch.setattr("whiten_export.graph.build._INLINE_LIMIT", 1000)
         ok("export", checkpoint("bert"), "--corpus", corpus_file, *options, "--out", local)
     assert (local / EXTERNAL_DATA_FILE).is_file()
     hub.repositories["org/wide"] = contents(local)

@@ -17,7 +17,7 @@ from support.cli import ok, python, refused
 from support.families import LAYERS, MAX_LENGTH, WIDTH
 from support.onnx_folders import rename_last, save_encoder
 from whiten import Encoder
-from whiten_export.graph.builder import constant
+from whiten_export.graph.build import constant
 from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.parity import GATES
 

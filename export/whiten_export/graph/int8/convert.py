@@ -11,7 +11,19 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
 from whiten_export.graph.attention import attentions, lower_attention, query_product, save_lowered, value_product
-from whiten_export.graph.builder import constant, save_graph, save_with_outputs
+from whiten_export.graph.build import (
+    activations,
+    bias_of,
+    constant,
+    is_linear,
+    plain_products,
+    save_graph,
+    save_with_outputs,
+    shares_weights,
+    weights_by_result,
+    weights_of,
+    width_of,
+)
 from whiten_export.graph.int8.rounding import (
     ROWS,
     Columns,
@@ -30,16 +42,6 @@ from whiten_export.graph.int8.scales import (
     choose_constants,
     choose_scales,
     measure_ranges,
-)
-from whiten_export.graph.products import (
-    activations,
-    bias_of,
-    is_linear,
-    plain_products,
-    shares_weights,
-    weights_by_result,
-    weights_of,
-    width_of,
 )
 from whiten_export.proof.probe_texts import probe_texts
 from whiten_runtime.bundle.parity import Agreement, compare

@@ -10,8 +10,8 @@ import onnx_ir as ir
 import pytest
 
 from support.graphs import TOKENS, graph_of
-from whiten_export.graph.builder import save_graph
-from whiten_export.graph.fold_positions import fold_positions
+from whiten_export.graph.build import save_graph
+from whiten_export.graph.positions import fold_positions
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.ort.session import SessionOptions, create_session
 

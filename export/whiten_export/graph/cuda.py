@@ -32,8 +32,7 @@ from whiten_export.graph.attention import (
     replace_node,
     whole_bias,
 )
-from whiten_export.graph.builder import Nodes, constant, floats
-from whiten_export.graph.products import split_gemms
+from whiten_export.graph.build import Nodes, constant, floats, split_gemms
 from whiten_runtime.errors import needing
 
 CONTRIB = "com.microsoft"

@@ -5,9 +5,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
-from whiten_export.graph.builder import constant
-from whiten_export.graph.fold_positions import PREFIX as POSITIONS
-from whiten_export.graph.products import weights_of
+from whiten_export.graph.build import constant, weights_of
+from whiten_export.graph.positions import PREFIX as POSITIONS
 from whiten_runtime.errors import WhitenError
 
 _LARGEST = 65504.0

@@ -18,13 +18,13 @@ from support.graphs import TOKENS, graph_of
 from whiten import Encoder, UnsafeModelError, WhitenError
 from whiten_export import prove
 from whiten_export.export import export_bundle
-from whiten_export.graph import fuse_cuda
+from whiten_export.graph import cuda
 from whiten_export.graph.attention import lower_attention
-from whiten_export.graph.builder import save_graph
-from whiten_export.graph.float16 import halve_network
-from whiten_export.graph.fold_positions import PartialRun, fold_positions
-from whiten_export.graph.fuse_cuda import CONTRIB, fuse_for_cuda
-from whiten_export.graph.head import pool_graph, set_head
+from whiten_export.graph.build import save_graph
+from whiten_export.graph.cuda import CONTRIB, fuse_for_cuda
+from whiten_export.graph.ends import pool_graph, set_head
+from whiten_export.graph.positions import PartialRun, fold_positions
+from whiten_export.graph.precision import halve_network
 from whiten_export.proof.reference import Composition
 from whiten_export.recipe import Recipe
 from whiten_export.sources.opening import open_model
@@ -125,7 +125,7 @@ def test_one_row_of_positions_is_repeated_for_each_text(tmp_path: Path) -> None:
         "{ turned = com.microsoft.RotaryEmbedding(states, positions, cos, sin) }",
         {"positions": np.arange(5)[None], "cos": ones, "sin": ones},
     )
-    fuse_cuda._give_positions_to_each_text(model)
+    cuda._give_positions_to_each_text(model)
     save_graph(model, tmp_path / "model.onnx")
     ids = np.ones((3, 5), np.int64)
     feed = {"input_ids": ids, "attention_mask": ids, "states": np.ones((3, 2, 5, 8), np.float32)}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
-from whiten_export.graph.builder import constant
+from whiten_export.graph.build import constant
 from whiten_runtime.errors import RunError, one_line
 from whiten_runtime.files.replacing import written_as
 from whiten_runtime.ort.session import SessionOptions, create_session
