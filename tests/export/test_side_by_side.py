@@ -6,9 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
-import transformers
 from transformers import AutoModel, BertConfig, BertModel, LlamaConfig, LlamaModel
 
 from support.checkpoints import rotary
@@ -23,8 +21,6 @@ IDS = [[5 + n for n in range(length)] for length in (3, 9, 1, 0, 7, 3, 12, 2)]
 PROBES = Case(IDS, texts=TEXTS)
 PROMPTED = Case([[5, 6, 7], [9, 8, 7, 6]], 1, texts=TEXTS[:2], prompt="p")
 BATCHES = [*map(Case, token_batches(16, 90, 0))]
-
-several_threads = pytest.mark.skipif(transformers.__version__ < "5", reason="transformers 4 has one thread at a time")
 
 
 class Fake(Reference):
@@ -69,7 +65,6 @@ def test_each_row_is_computed_once_and_the_longest_first() -> None:
     assert reference.threads == {"MainThread"}
 
 
-@several_threads
 def test_a_network_gives_the_same_bytes_in_one_thread_and_in_several(checkpoint: Callable[..., Path]) -> None:
     before = torch.get_num_threads()
     found = []
@@ -90,7 +85,6 @@ def test_a_network_gives_the_same_bytes_in_one_thread_and_in_several(checkpoint:
         np.testing.assert_array_equal(one, other)
 
 
-@several_threads
 def test_networks_that_keep_something_are_not_shared_by_threads() -> None:
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     network = LlamaModel(LlamaConfig(vocab_size=20, num_key_value_heads=2, **sizes))

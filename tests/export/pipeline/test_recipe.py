@@ -123,12 +123,6 @@ def test_a_fit_takes_twelve_sentences_a_dimension(tmp_path: Path, max_sentences:
     assert {later - earlier for earlier, later in pairwise(taken)} <= {60 // used, -(-60 // used)}
 
 
-@pytest.mark.parametrize("choices", [{"layer": (1,)}, {"method": "pca"}], ids=str)
-def test_unknown_choices_are_refused(choices: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument"):
-        Recipe("m", **choices)
-
-
 X = Path("x.npy")
 
 

@@ -57,18 +57,7 @@ def refused(folder: Path, pooler: bool = False) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "prefix",
-    [
-        "",
-        pytest.param(
-            "bert.",
-            marks=pytest.mark.skipif(
-                transformers.__version__ < "5", reason="with transformers 4, all weights or none have the prefix"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("prefix", ["", "bert."])
 def test_weights_that_transformers_does_not_take_are_refused(altered: Callable[..., Path], prefix: str) -> None:
     """Such as those of relative positions, which transformers 5 no longer computes for BERT."""
     message = refused(altered(add=[prefix + DISTANCES]))
@@ -96,30 +85,6 @@ def rewritten(folder: Path, **changes: object) -> Path:
     content = json.loads((folder / "config.json").read_text("utf-8"))
     write_json(folder / "config.json", content | changes)
     return folder
-
-
-THETA = {"rope_theta": 1e6, "rope_type": "default"}
-
-
-@pytest.mark.skipif(transformers.__version__ >= "5", reason="transformers 5 reads them")
-@pytest.mark.parametrize(
-    ("family", "settings"),
-    [
-        ("llama", THETA),
-        ("mistral", THETA),
-        ("llama", THETA | {"rope_type": "linear", "factor": 2.0}),
-        ("modernbert", {"full_attention": THETA, "sliding_attention": THETA}),
-        ("gemma3_text", {"full_attention": THETA, "sliding_attention": THETA}),
-    ],
-)
-def test_rotary_settings_of_transformers_5_are_refused_with_4(
-    altered: Callable[..., Path], family: str, settings: dict[str, object]
-) -> None:
-    """It takes them for settings that it does not know, and computes with its own defaults."""
-    folder = rewritten(altered(family), rope_parameters=settings)
-    message = refused(folder)
-    assert f"has rope_parameters, which transformers {transformers.__version__} does not read" in message
-    assert "install transformers 5" in message
 
 
 @pytest.mark.parametrize(
