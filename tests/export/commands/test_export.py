@@ -2,24 +2,20 @@
 
 import inspect
 import json
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from safetensors.numpy import load_file, save_file
 
 from support.checkpoints import save_checkpoint
 from support.cli import ok, refused
 from support.corpus import sentences
 from support.families import WIDENED, Family
-from support.once import shared_folder
 from support.vocabularies import write_wordpiece
 from whiten import Encoder, IntegrityError
 from whiten_runtime.bundle.manifest import read_manifest
@@ -129,34 +125,6 @@ def test_errors_are_one_line_and_leave_no_files(
     assert not [path for path in folder.rglob("*") if path.name not in before and path.name != "bundles"]
 
 
-def test_remote_code_is_refused(folder: Path) -> None:
-    path = save_checkpoint("bert", folder / "custom")
-    config = json.loads((path / "config.json").read_text())
-    config |= {"model_type": "my-own", "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}}
-    (path / "config.json").write_text(json.dumps(config))
-    (path / "code.py").write_text("raise SystemExit('this code ran')")
-    assert "--trust-remote-code" in refused("export", path)
-
-
-def test_graph_that_differs_from_pytorch_is_not_written(
-    folder: Path, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The exporter is replaced by one that changes a normalization of the second block."""
-    from whiten_export.sources import pytorch
-
-    real = inspect.unwrap(pytorch.trace)  # which knows no trace of the network as it was
-
-    def changed(network: Any, layers: tuple[int, ...]) -> Any:
-        network.encoder.layer[1].output.LayerNorm.eps = 0.1
-        return real(network, layers)
-
-    monkeypatch.setattr(pytorch, "trace", changed)
-    error = refused("export", checkpoint("bert", WIDENED), "--whitening", "none", "--layers", "1,2", code=1)
-    assert f"differs from torch {torch.__version__}, float32" in error
-    assert "no bundle was written" in error
-    assert list((folder / "bundles").iterdir()) == []
-
-
 def test_vectors_that_float32_cannot_whiten_are_refused(folder: Path, corpus_file: Path) -> None:
     """The first block has hardly any attention, so that its first token is nearly the same in all texts."""
     path = save_checkpoint("bert", folder / "flat", num_hidden_layers=1)
@@ -168,59 +136,9 @@ def test_vectors_that_float32_cannot_whiten_are_refused(folder: Path, corpus_fil
     ok(*command)
 
 
-_REMEMBERING = """
-from pathlib import Path
-from support.traces import remembering
-from whiten_export.sources import pytorch
-pytorch.trace = remembering(pytorch.trace, Path(sys.argv.pop(1)))
-"""
-
-
-@pytest.fixture
-def start(
-    checkpoint: Callable[..., Path], corpus_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[Path, str], subprocess.Popen[str]]:
-    """Return a function that starts an export to a path, in a Python of its own, after a prelude."""
-
-    def started(out: Path, prelude: str) -> subprocess.Popen[str]:
-        code = f"{prelude}{_REMEMBERING}\nfrom whiten_export.commands.export import main; main()"
-        traces = shared_folder(tmp_path_factory) / "traces"
-        options = (traces, checkpoint("bert", WIDENED), "--corpus", corpus_file, "--out", out)
-        environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-        return subprocess.Popen(
-            [sys.executable, "-c", code, *options], stderr=subprocess.PIPE, text=True, env=environment
-        )
-
-    return started
-
-
-_KILLED_AT_THE_PROOF = """
-import os, signal, sys
-from whiten_runtime.commands.progress import ConsoleReporter
-ConsoleReporter.stage = lambda self, text: os.kill(os.getpid(), signal.SIGKILL) if text[:8] == "checking" else None
-"""
-
-
-def test_killed_export_leaves_no_bundle(
-    folder: Path,
-    start: Callable[[Path, str], subprocess.Popen[str]],
-    checkpoint: Callable[..., Path],
-    corpus_file: Path,
-) -> None:
-    out = folder / "bundle"
-    with start(out, _KILLED_AT_THE_PROOF) as process:
-        process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    assert not out.exists()
-    (left,) = folder.iterdir()
-    assert left.name.startswith(".bundle.partial-")
-    ok("export", checkpoint("bert", WIDENED), "--corpus", corpus_file, "--out", out)
-    with Encoder(out) as encoder:
-        assert encoder.verify().min_cosine > 0.999999
-
-
 _WAITS_AT_THE_PROOF = """
 import signal, sys
+from whiten_export.commands.export import main
 from whiten_runtime.commands.progress import ConsoleReporter
 
 def stage(self, text):
@@ -229,11 +147,13 @@ def stage(self, text):
         signal.pause()
 
 ConsoleReporter.stage = stage
+main()
 """
 
 
-def test_sigterm_removes_temporary_files(folder: Path, start: Callable[[Path, str], subprocess.Popen[str]]) -> None:
-    with start(folder / "bundle", _WAITS_AT_THE_PROOF) as process:
+def test_sigterm_removes_temporary_files(folder: Path, checkpoint: Callable[..., Path]) -> None:
+    command = [sys.executable, "-c", _WAITS_AT_THE_PROOF, checkpoint("bert", WIDENED), "--whitening", "none"]
+    with subprocess.Popen([*command, "--out", folder / "bundle"], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         while not process.stderr.readline().startswith("checking"):
             assert process.poll() is None

@@ -128,6 +128,7 @@ def test_refit_whitens_bundles_of_every_kind(
         np.testing.assert_allclose(got[:40], white[order], atol=2e-4 * np.abs(white).max())
         assert new.verify().vectors == old.verify().vectors
         assert new.manifest.files["tokenizer.json"] == old.manifest.files["tokenizer.json"]
+        assert new.manifest.normalize == old.manifest.normalize
     config = json.loads((tmp_path / "new" / "config.json").read_text())
     assert config["transformers.js_config"] == {"dtype": "fp32"}
     pooling = json.loads((tmp_path / "new" / "1_Pooling" / "config.json").read_text())
@@ -263,15 +264,6 @@ def test_a_whitening_takes_the_place_of_the_authors_normalisation_as_in_an_expor
             assert exported.space == new.space
 
 
-def test_a_normalisation_that_was_asked_for_is_kept(
-    make: Callable[..., Path], other_file: Path, tmp_path: Path
-) -> None:
-    for number, options in enumerate([("--whitening", "none", "--normalize"), ("--normalize",)]):
-        ok("refit", make(*options), "--corpus", other_file, "--whitening", "pca", "--out", tmp_path / str(number))
-        with Encoder(tmp_path / str(number)) as new:
-            assert new.manifest.normalize
-
-
 @pytest.mark.slow
 def test_client_files_that_another_program_wrote_anew_do_not_contradict_the_new_manifest(
     tiny_bundle: Path, other_file: Path, tmp_path: Path
@@ -330,5 +322,8 @@ def test_a_snapshot_of_the_hub_is_fitted_and_refitted_as_a_directory(
     assert (snapshot / EXTERNAL_DATA_FILE).is_symlink()
     assert load_statistics(tmp_path / "0" / "stats")[1] == load_statistics(tmp_path / "1" / "stats")[1]
     for name in ("new", "aligned"):
+        told = json.loads((tmp_path / "0" / name / "config.json").read_bytes())["transformers.js_config"]
+        separate = (tmp_path / "0" / name / EXTERNAL_DATA_FILE).exists()
+        assert told == {"dtype": "fp32"} | ({"use_external_data_format": {"model.onnx": 1}} if separate else {})
         assert not any(path.is_symlink() for path in (tmp_path / "1" / name).rglob("*"))
         assert contents(tmp_path / "0" / name) == contents(tmp_path / "1" / name)

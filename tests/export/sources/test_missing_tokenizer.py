@@ -21,7 +21,6 @@ from whiten_export.sources.tokenizer import SourceTokenizer, count_unknown
 from whiten_runtime.errors import ParityError
 from whiten_runtime.reporter import Reporter
 
-transformers_5 = pytest.mark.skipif(transformers.__version__ < "5", reason="transformers 4 refuses it itself")
 RAW = ("--layers", "1", "--whitening", "none")
 _TOKENIZERS = ("tokenizer*", "vocab*", "merges*", "*.model", "special*")
 
@@ -40,7 +39,6 @@ def test_a_checkpoint_without_a_tokenizer_is_refused(family: str, tmp_path: Path
     assert not (tmp_path / "b").exists()
 
 
-@transformers_5
 def test_another_class_than_that_of_the_files_reads_nothing(tmp_path: Path) -> None:
     folder = save_checkpoint("bert", tmp_path / "m")
     config = json.loads((folder / "config.json").read_text())
@@ -51,7 +49,6 @@ def test_another_class_than_that_of_the_files_reads_nothing(tmp_path: Path) -> N
     )
 
 
-@transformers_5
 def test_an_empty_tokenizer_that_was_saved_is_refused(tmp_path: Path) -> None:
     folder = without_tokenizer("bert", tmp_path / "m")
     transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
