@@ -92,10 +92,10 @@ def _window(mask_function: Callable[..., Tensor]) -> list[int]:
     zero = torch.zeros((), dtype=torch.int64)
     try:
         seen = mask_function(zero, zero, queries, keys).expand(len(queries), _FARTHEST)
+        distances = (queries - keys)[seen]
+        left, right = int(distances.max()), int(-distances.min())
     except Exception as error:  # a function of texts, or one that takes no positions but one at a time
         raise _UnknownAttentionError from error
-    distances = (queries - keys)[seen]
-    left, right = int(distances.max()), int(-distances.min())
     window = [ALL if most == _FARTHEST - 1 else most for most in (left, right)]
     if not torch.equal(_within(queries, keys, window), seen):
         raise _UnknownAttentionError
