@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.cli import ok, refused
-from whiten import DataError, Encoder
+from support.cli import refused
+from whiten import DataError
 from whiten_export.sources.words import read_words
 
 BODY = "cat 1 2 3 4\ndog 4 3 2 1\nmat 0 1 0 1\n"
@@ -58,13 +58,6 @@ def test_words_may_contain_blanks_and_numbers(tmp_path: Path, word: str, header:
     read = read_words(tmp_path / "a.vec")
     assert read.words == (word, "cat", "dog", "mat")
     np.testing.assert_array_equal(read.vectors, [[5, 6, 7, 8], *VECTORS])
-
-
-def test_vectors_of_a_file_with_a_byte_order_mark_are_its_own(tmp_path: Path) -> None:
-    (tmp_path / "a.vec").write_bytes(("\ufeff3 4\n" + BODY).encode())
-    ok("export", tmp_path / "a.vec", "--whitening", "none", "--out", tmp_path / "b")
-    with Encoder(tmp_path / "b") as encoder:
-        np.testing.assert_allclose(encoder.encode(["cat", "dog"]), VECTORS[:2], rtol=1e-6)
 
 
 @pytest.mark.parametrize("separator", ["\t", "first", " "])

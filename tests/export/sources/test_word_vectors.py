@@ -222,17 +222,3 @@ def test_elided_words_of_the_file_are_found_with_either_apostrophe(text: str, fo
     (ids,) = word_tokenizer(FRENCH, reporter).own_ids([text], 99)
     assert [(*SPECIALS, *FRENCH)[number] for number in ids] == found
     assert reporter.lines == []
-
-
-def test_words_that_no_text_can_find_are_counted(tmp_path: Path) -> None:
-    reporter = Told()
-    word_tokenizer([*(f"word{n}" for n in range(998)), "...", "well-known", "250g", "a b", "-le"], reporter)
-    (line,) = reporter.lines
-    assert "than 5 of the file's 1,003, 2 of them among the first 1,000, such as '...': no text can find" in line
-
-
-def test_an_elided_article_has_its_own_vector(tmp_path: Path) -> None:
-    (tmp_path / "fr.vec").write_text("4 2\nl' 1 0\neau 0 1\nl 0 -1\n' -1 0\n", "utf-8")
-    ok("export", tmp_path / "fr.vec", "--pooling", "mean", "--whitening", "none", "--out", tmp_path / "b")
-    with Encoder(tmp_path / "b") as encoder:
-        np.testing.assert_allclose(encoder.encode(["l'eau", "L’eau"]), [[0.5, 0.5]] * 2)

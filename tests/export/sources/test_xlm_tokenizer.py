@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -65,8 +64,6 @@ WORDS = [
     "DOTMULTI DOTDOTMULTI xDOTMULTIy DOTDOT MULTI. ...DOTMULTI",
 ]
 TEXTS = [*NASTY, *PARTS, *LONG, *SPECIALS_IN_TEXT, *WORDS]
-if transformers.__version__ < "5":  # it takes <S> for <s>
-    TEXTS = [text for text in TEXTS if "<S>" not in text]
 
 
 def write_vocabulary(folder: Path, texts: list[str], dropped: int = 0) -> Path:
