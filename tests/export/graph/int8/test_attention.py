@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from support.graphs import default_session, graph_of
-from whiten_export.graph.attention import attentions, lower_attention, query_product, value_product
+from whiten_export.graph.attention import attentions, lower_attention, value_product
 from whiten_export.graph.build import activations, constant, reopen_graph, save_graph, weights_by_result
 from whiten_export.graph.int8 import convert
 from whiten_export.graph.int8 import scales as measuring
@@ -70,54 +70,42 @@ def attention(mixed: str = MARKED, shared: str = "") -> ir.Model:
     return graph_of(text, arrays)
 
 
-def context_of(model: ir.Model) -> ir.Value:
-    return next(value for value in activations(model) if value.name == "context")
-
-
-def read_too(shared: str) -> ir.Model:
-    """Return an attention with another output, `other`."""
-    model = attention(shared=shared)
-    model.graph.outputs.append(next(value for node in model.graph for value in node.outputs if value.name == "other"))
+def read_too(mixed: str, read: str) -> ir.Model:
+    """Return an attention with another output, `other`, of one of its values; without it for no name."""
+    model = attention(mixed, f"other = Neg({read})" if read else "")
+    if read:
+        other = next(value for node in model.graph for value in node.outputs if value.name == "other")
+        other.type = ir.TensorType(ir.DataType.FLOAT)
+        model.graph.outputs.append(other)
     return model
 
 
-def run(model: ir.Model) -> np.ndarray:
+def run(model: ir.Model) -> list[np.ndarray]:
+    """Return the outputs of two texts, the second of three tokens, without its padding."""
     lower_attention(model, 512)
     session = default_session(ir.to_proto(model).SerializeToString())
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], np.int64)
     ids = np.arange(10).reshape(2, 5)
-    (y,) = session.run(["y"], {"attention_mask": mask, "input_ids": ids})
-    return np.asarray(y)[mask.astype(bool)]
+    outputs = session.run(None, {"attention_mask": mask, "input_ids": ids})
+    return [np.asarray(output).reshape(2, 5, -1)[mask.astype(bool)] for output in outputs]
 
 
 @pytest.mark.parametrize("mixed", [MARKED, OTHER], ids=["marked", "other"])
+@pytest.mark.parametrize("read", ["", "qb", "vb", "context", "t"])
 @pytest.mark.parametrize("constant_scale", [True, False])
-def test_scale_and_smoothing_are_folded(mixed: str, constant_scale: bool) -> None:
-    """The scale of a marked attention, and the smoothing of any."""
-    model, want = attention(mixed), run(attention(mixed))
+def test_outputs_stay_whatever_is_folded_into_weights(mixed: str, read: str, constant_scale: bool) -> None:
+    """The scale of a marked attention and the smoothing of any go into weights whose results nothing else reads."""
+    model = read_too(mixed, read)
+    wanted = run(read_too(mixed, read))
     factors = np.geomspace(0.5, 2, WIDTH).astype(np.float32)
-    context = Scale(SYMMETRIC, 0.05 if constant_scale else None, factors)
-    scales = {str(value.name): Quantized(Scale(SYMMETRIC)) for value in activations(model)} | {
-        "context": Quantized(context)
-    }
+    scales = {str(value.name): Quantized(Scale(SYMMETRIC)) for value in activations(model)}
+    scales["context"] = Quantized(Scale(SYMMETRIC, 0.05 if constant_scale else None, factors))
     assert quantize_int8(model, scales) == 5
-    assert [marked.scale for marked in attentions(model)] == ([1.0] if mixed == MARKED else [])
-    assert not any("smoothing" in name for name in model.graph.initializers)
-    error = np.linalg.norm(run(model) - want) / np.linalg.norm(want)
-    assert error < 0.06, error
-
-
-def test_queries_that_are_read_elsewhere_keep_the_scale() -> None:
-    assert query_product(attentions(attention())[0]) is not None
-    assert query_product(attentions(read_too("other = Neg(qb)"))[0]) is None
-
-
-def test_values_and_contexts_that_are_read_elsewhere_are_left_alone() -> None:
-    found = value_product(context_of(attention()))
-    assert found is not None
-    assert found.outputs[0].name == "vp"
-    for read in ("vb", "context", "t", "o"):
-        assert value_product(context_of(read_too(f"other = Neg({read})"))) is None, read
+    folded = 1.0 if read != "qb" else 0.25
+    assert [marked.scale for marked in attentions(model)] == ([folded] if mixed == MARKED else [])
+    assert any("smoothing" in name for name in model.graph.initializers) == (read in ("vb", "context", "t"))
+    for got, want in zip(run(model), wanted, strict=True):
+        assert np.linalg.norm(got - want) / np.linalg.norm(want) < 0.06
 
 
 def test_values_of_one_head_for_all_are_left_alone() -> None:
@@ -125,7 +113,7 @@ def test_values_of_one_head_for_all_are_left_alone() -> None:
     model = attention()
     values = next(node for node in model.graph if node.outputs[0].name == "vp")
     values.replace_input_with(1, constant(model.graph, "narrow", np.ones((WIDTH, WIDTH // HEADS), np.float32)))
-    assert value_product(context_of(model)) is None
+    assert value_product(next(value for value in activations(model) if value.name == "context")) is None
 
 
 POOLED = """
