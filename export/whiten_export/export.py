@@ -23,7 +23,6 @@ from whiten_export.graph.build import reopen_graph, save_graph, sum_residuals
 from whiten_export.graph.cuda import fuse_for_cuda
 from whiten_export.graph.ends import set_head
 from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8
-from whiten_export.graph.positions import fold_positions
 from whiten_export.graph.precision import halve_network, halve_weights
 from whiten_export.plan import warn_of_memory
 from whiten_export.proof.gate import Expected
@@ -134,7 +133,6 @@ def build_graph(manifest: Manifest, work: Work) -> tuple[Manifest, ir.Model]:
     graph, path = work.model.graph(manifest), work.folder / UNWHITENED_GRAPH
     manifest = msgspec.structs.replace(manifest, source=work.model.record)
     check_job(work.job, manifest)
-    fold_positions(graph, manifest.max_seq_length)
     graph = reopen_graph(graph, path)
     lowered = ir.load(path)
     whole = lower_attention(lowered, manifest.max_seq_length)

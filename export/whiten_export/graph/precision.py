@@ -6,13 +6,12 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from onnx_ir.tape import Tape
 
 from whiten_export.graph.build import constant, weights_of
-from whiten_export.graph.positions import PREFIX as POSITIONS
 from whiten_runtime.errors import WhitenError
 
 _LARGEST = 65504.0
 _FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 _OURS = "whiten"
-"""Prefix of the names of the nodes that this project appends, and of those that add positions to the network."""
+"""Prefix of the names of the nodes that this project appends."""
 
 _STATISTICS = (1, 2)
 """Indices of the outputs of a LayerNormalization that are always float32."""
@@ -48,7 +47,7 @@ def halve_network(model: ir.Model) -> None:
         if any(attribute.type in _SUBGRAPHS for attribute in node.attributes.values()):
             raise WhitenError(f"a {node.op_type} node cannot be turned into float16; use --precision fp32")
     _complete_types(nodes)
-    full = {node for node in nodes if _is_ours(node.name or "")} | _index_nodes(nodes)
+    full = {node for node in nodes if (node.name or "").startswith(_OURS)} | _index_nodes(nodes)
     halves: dict[ir.Value, ir.Value] = {}
     for node in nodes:
         half = node not in full
@@ -75,11 +74,6 @@ def halve_network(model: ir.Model) -> None:
             else:
                 value.type = ir.TensorType(_HALF)
     RemoveUnusedNodesPass()(model)
-
-
-def _is_ours(name: str) -> bool:
-    """Return whether a node of this name is appended to the network, and not inside it."""
-    return name.startswith(_OURS) and not name.startswith(POSITIONS)
 
 
 def _complete_types(nodes: list[ir.Node]) -> None:

@@ -14,7 +14,6 @@ from support.families import MAX_LENGTH, WIDENED, WIDENED_LAYERS
 from support.graphs import default_session, traced_layers
 from whiten_export.graph import attention as lowering
 from whiten_export.graph.attention import Window, attentions, lower_attention
-from whiten_export.graph.positions import fold_positions
 from whiten_runtime.bundle import records
 
 ALL, CAUSAL = Window(None, None), Window(None, 0)
@@ -43,9 +42,7 @@ def trace(checkpoint: Callable[..., Path]) -> Callable[[str], ir.Model]:
     """Return a function that traces the last layer of the small network of an architecture."""
 
     def last_layer(family: str) -> ir.Model:
-        model = traced_layers(checkpoint, family, (WIDENED_LAYERS,)).model
-        fold_positions(model, MAX_LENGTH)
-        return model
+        return traced_layers(checkpoint, family, (WIDENED_LAYERS,)).model
 
     return last_layer
 

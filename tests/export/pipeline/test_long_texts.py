@@ -127,15 +127,23 @@ def test_masks_that_are_wrong_in_long_texts_are_refused(
     assert not (tmp_path / "bundle").exists()
 
 
-def change_positions(model: ir.Model, change: Callable[[np.ndarray], None]) -> None:
+def with_other_positions(monkeypatch: pytest.MonkeyPatch, change: Callable[[np.ndarray], None]) -> None:
     """Change the rows of a graph's table of positions."""
-    arrays = {name: ir.convenience.get_const_tensor(value) for name, value in model.graph.initializers.items()}
-    (name,) = (
-        name for name, tensor in arrays.items() if tensor is not None and tensor.shape.numpy() == (LENGTH, WIDTH)
-    )
-    rows = arrays[name].numpy().copy()
-    change(rows)
-    model.graph.initializers[name].const_value = ir.tensor(rows, name=name)
+    from whiten_export import export as pipeline
+
+    reopen = pipeline.reopen_graph
+
+    def changed(model: ir.Model, path: Path) -> ir.Model:
+        arrays = {name: ir.convenience.get_const_tensor(value) for name, value in model.graph.initializers.items()}
+        (name,) = (
+            name for name, array in arrays.items() if array is not None and tuple(array.shape) == (LENGTH, WIDTH)
+        )
+        rows = arrays[name].numpy().copy()
+        change(rows)
+        model.graph.initializers[name].const_value = ir.tensor(rows, name=name)
+        return reopen(model, path)
+
+    monkeypatch.setattr(pipeline, "reopen_graph", changed)
 
 
 def shorten(rows: np.ndarray) -> None:
@@ -151,9 +159,7 @@ def shift(rows: np.ndarray) -> None:
 def test_positions_that_end_too_early_are_refused(
     long_checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whiten_export import export as pipeline
-
-    monkeypatch.setattr(pipeline, "fold_positions", lambda graph, longest: change_positions(graph, shorten))
+    with_other_positions(monkeypatch, shorten)
     with pytest.raises(ParityError, match="no bundle was written"):
         export(long_checkpoint("bert"), tmp_path / "bundle")
 
@@ -162,9 +168,7 @@ def test_positions_that_end_too_early_are_refused(
 def test_a_fault_that_the_bounds_of_a_precision_allow_is_refused_by_those_of_float32(
     precision: str, long_checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whiten_export import export as pipeline
-
-    monkeypatch.setattr(pipeline, "fold_positions", lambda graph, longest: change_positions(graph, shift))
+    with_other_positions(monkeypatch, shift)
     with pytest.raises(ParityError, match="wanted cosine >= 0.999999, .*the network computes something else"):
         export(long_checkpoint("bert"), tmp_path / "bundle", precision=precision)
     assert not (tmp_path / "bundle").exists()
