@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from whiten_export.writing import staging
-from whiten_export.writing.staging import staged
+from whiten_export import staging
+from whiten_export.staging import staged
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.files.replacing import replacing

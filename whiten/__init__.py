@@ -12,7 +12,7 @@ _MODULES = {
     "whiten_export.export": "export_bundle",
     "whiten_export.recipe": "Recipe",
     "whiten_export.refit": "export_vectors fit_bundle refit_bundle",
-    "whiten_export.writing.files": "Export",
+    "whiten_export.bundle_files": "Export",
     "whiten_runtime.bundle.manifest": "Manifest",
     "whiten_runtime.bundle.parity": "Agreement",
     "whiten_runtime.bundle.records": (

@@ -1,11 +1,11 @@
 # The public names of `whiten`, and where each is defined, for type checkers; `__init__.py` says the same to Python.
 
+from whiten_export.bundle_files import Export as Export
 from whiten_export.export import export_bundle as export_bundle
 from whiten_export.recipe import Recipe as Recipe
 from whiten_export.refit import export_vectors as export_vectors
 from whiten_export.refit import fit_bundle as fit_bundle
 from whiten_export.refit import refit_bundle as refit_bundle
-from whiten_export.writing.files import Export as Export
 from whiten_runtime.bundle.manifest import Manifest as Manifest
 from whiten_runtime.bundle.parity import Agreement as Agreement
 from whiten_runtime.bundle.records import AlignmentRecord as AlignmentRecord

@@ -16,27 +16,27 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
+from whiten_export.bundle_files import (
+    Export,
+    write_client_files,
+    write_tokenizer,
+    write_whitening,
+)
 from whiten_export.draft import draft_export
 from whiten_export.fit import check_job, fit_options, fit_whitening
 from whiten_export.graph.attention import lower_attention, text_memory
 from whiten_export.graph.build import reopen_graph, save_graph, sum_residuals
 from whiten_export.graph.cuda import fuse_for_cuda
 from whiten_export.graph.ends import set_head
-from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8
+from whiten_export.graph.int8 import Vocabulary, calibration_texts, convert_to_int8
 from whiten_export.graph.precision import halve_network, halve_weights
 from whiten_export.plan import warn_of_memory
 from whiten_export.proof.gate import Expected
 from whiten_export.proof.probe_texts import LONGEST_PROBE
 from whiten_export.prove import CHECKING, check_texts, check_unrounded, prove, reference_vectors
 from whiten_export.recipe import Recipe
+from whiten_export.staging import staged
 from whiten_export.work import UNWHITENED_GRAPH, Work, free_memory, one_at_a_time
-from whiten_export.writing.files import (
-    Export,
-    write_client_files,
-    write_tokenizer,
-    write_whitening,
-)
-from whiten_export.writing.staging import staged
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE, file_record
 from whiten_runtime.bundle.graph import scan_graph, unwanted
 from whiten_runtime.bundle.manifest import Manifest

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
+from whiten_export.bundle_files import with_model_card
 from whiten_export.graph.build import save_graph
 from whiten_export.proof.gate import (
     Case,
@@ -29,7 +30,6 @@ from whiten_export.sources.model import SENTENCE_VECTOR, TokenModel
 from whiten_export.sources.opening import authors_length
 from whiten_export.sources.tokenizer import count_unknown
 from whiten_export.work import UNWHITENED_GRAPH, Work, free_memory
-from whiten_export.writing.files import with_model_card
 from whiten_runtime.bundle.bundle import file_record, list_files
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest
 from whiten_runtime.bundle.parity import GATES, Agreement, compare, write_probes

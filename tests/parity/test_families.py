@@ -29,7 +29,7 @@ from whiten_export.export import CALIBRATION_SENTENCES, export_bundle
 from whiten_export.graph.attention import lower_attention
 from whiten_export.graph.build import HiddenStates, save_graph, sum_residuals
 from whiten_export.graph.ends import pool_graph, set_head
-from whiten_export.graph.int8.convert import Vocabulary, calibration_texts, convert_to_int8
+from whiten_export.graph.int8 import Vocabulary, calibration_texts, convert_to_int8
 from whiten_export.graph.precision import halve_weights
 from whiten_export.proof.reference import Composition
 from whiten_export.recipe import Recipe

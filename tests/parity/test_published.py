@@ -12,11 +12,11 @@ from support.cli import ok
 from support.once import once
 from support.published import TEXTS, peer, save_published
 from whiten import Encoder
+from whiten_export.bundle_files import write_tokenizer
 from whiten_export.export import export_bundle
 from whiten_export.recipe import Recipe
 from whiten_export.sources.opening import choose_max_seq_length, open_model
 from whiten_export.sources.resolve import resolve
-from whiten_export.writing.files import write_tokenizer
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Precision
 from whiten_runtime.inference.tokenizer import Tokenizer

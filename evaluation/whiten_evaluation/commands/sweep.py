@@ -9,7 +9,7 @@ import msgspec
 from whiten_evaluation.commands.options import data_option, read_similarity_tasks, tasks_option
 from whiten_evaluation.tasks.sts_files import SUBSETS
 from whiten_export.commands.shared import parse_numbers
-from whiten_export.writing.staging import Kind, check_place, staged
+from whiten_export.staging import Kind, check_place, staged
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import command, say
 from whiten_runtime.commands.help import heading, option

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.lib.format import write_array_header_2_0
 from numpy.typing import NDArray
 
+from whiten_export.bundle_files import write_tokenizer
 from whiten_export.graph.attention import lower_attention
 from whiten_export.graph.build import save_graph
 from whiten_export.graph.ends import LAYERS_OUTPUT, layers_graph
 from whiten_export.proof.probe_texts import probe_texts
 from whiten_export.proof.reference import Composition, text_alone
 from whiten_export.sources.model import TokenModel
-from whiten_export.writing.files import write_tokenizer
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.bundle.records import Pooling, Side

@@ -19,8 +19,8 @@ from whiten_runtime.commands.progress import ConsoleReporter
 from whiten_runtime.errors import UsageError, parse_whole
 
 if TYPE_CHECKING:
+    from whiten_export.bundle_files import Export
     from whiten_export.plan import Plan
-    from whiten_export.writing.files import Export
 
 dim_option = option(
     "--dim",

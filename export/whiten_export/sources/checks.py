@@ -8,8 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer, processors
 
 from whiten_export.proof.probe_texts import TOKENIZER_TEXTS, probe_texts
-from whiten_export.sources.checkpoint import Authors, Checkpoint, read_card
-from whiten_export.sources.files import (
+from whiten_export.sources.checkpoint import (
     ADAPTER_CONFIG,
     ADAPTERS_BELOW,
     HEADS,
@@ -17,6 +16,9 @@ from whiten_export.sources.files import (
     NETWORK_WEIGHTS,
     ONNX_PLACES,
     WORD_FILES,
+    Authors,
+    Checkpoint,
+    read_card,
     read_settings,
     tensor_names,
 )

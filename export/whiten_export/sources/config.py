@@ -13,9 +13,8 @@ import torch
 import transformers
 from torch import nn
 
-from whiten_export.sources.checkpoint import Checkpoint
+from whiten_export.sources.checkpoint import ADAPTER_CONFIG, TRANSFORMER_CONFIGS, Checkpoint, read_settings
 from whiten_export.sources.families import positions_before
-from whiten_export.sources.files import ADAPTER_CONFIG, TRANSFORMER_CONFIGS, read_settings
 from whiten_export.sources.model import WeightCounts
 from whiten_export.sources.network import UNUSED, network_class, quiet
 from whiten_export.sources.own_code import imported_files, split_repository

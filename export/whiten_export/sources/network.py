@@ -18,10 +18,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import dynamic_module_utils
 
-from whiten_export.sources.checkpoint import Checkpoint
+from whiten_export.sources.checkpoint import ADAPTER_CONFIG, Checkpoint, adapter_weights, read_settings
 from whiten_export.sources.checks import check_config, read_tokenizer_config, rotary_kinds
 from whiten_export.sources.families import family_of
-from whiten_export.sources.files import ADAPTER_CONFIG, adapter_weights, read_settings
 from whiten_export.sources.own_code import code_files, names_in_network, other_version, restore_weights, way_to_code
 from whiten_export.sources.tokenizer import missing_tokenizer, tokenizer_missing
 from whiten_runtime.errors import UsageError, WhitenError, from_clone

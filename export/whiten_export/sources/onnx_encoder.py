@@ -16,10 +16,9 @@ from whiten_export.graph.ends import INPUTS, feed_of, replace_inputs
 from whiten_export.graph.poolings import POOLINGS, pool
 from whiten_export.proof.probe_texts import probe_texts
 from whiten_export.proof.reference import Float64Array, Head, Reference, text_alone
-from whiten_export.sources.checkpoint import Authors, Checkpoint, recommended_layers, source_record
+from whiten_export.sources.checkpoint import Authors, Checkpoint, read_settings, recommended_layers, source_record
 from whiten_export.sources.checks import add_ends, read_tokenizer_config, words_note
 from whiten_export.sources.families import batch_limit, family_of, positions_before, usable_positions
-from whiten_export.sources.files import read_settings
 from whiten_export.sources.model import SENTENCE_VECTOR, TokenModel, WeightCounts
 from whiten_export.sources.own_code import ignored_code
 from whiten_export.sources.tokenizer import (

@@ -7,17 +7,18 @@ from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from whiten_export.proof.reference import Module, Normalize, Truncate
-from whiten_export.sources.checkpoint import Authors, Step
-from whiten_export.sources.checks import TEXT_OF_CLIP
-from whiten_export.sources.files import (
+from whiten_export.sources.checkpoint import (
     MODULES_FILE,
     NETWORK_WEIGHTS,
     TRANSFORMER_CONFIGS,
+    Authors,
+    Step,
     module_weights,
     read_json,
     read_settings,
     tensor_names,
 )
+from whiten_export.sources.checks import TEXT_OF_CLIP
 from whiten_runtime.bundle.records import Similarity, pooling_modes
 from whiten_runtime.errors import UsageError, WhitenError, needing
 from whiten_runtime.inference.options import TEXT

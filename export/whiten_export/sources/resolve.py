@@ -10,9 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
-from whiten_export.sources.checkpoint import Checkpoint, with_catalogue
-from whiten_export.sources.checks import base_note, file_of_vectors, no_model_error, notes_of, unknown_error
-from whiten_export.sources.files import (
+from whiten_export.sources.checkpoint import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     ADAPTERS_BELOW,
@@ -21,12 +19,15 @@ from whiten_export.sources.files import (
     ONNX_PLACES,
     TOKENIZER_FILES,
     WORD_FILES,
+    Checkpoint,
     adapter_weights,
     module_weights,
     network_weights,
     read_json,
     read_settings,
+    with_catalogue,
 )
+from whiten_export.sources.checks import base_note, file_of_vectors, no_model_error, notes_of, unknown_error
 from whiten_export.sources.own_code import download_code
 from whiten_export.sources.published import (
     INSTRUCTOR,

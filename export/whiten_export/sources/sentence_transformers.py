@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from whiten_export.proof.gate import Case, PublishedVectors, longest_texts
 from whiten_export.proof.reference import ACTIVATIONS, Dense, LayerNorm, Module, Truncate
-from whiten_export.sources.checkpoint import Checkpoint
+from whiten_export.sources.checkpoint import ADAPTER_CONFIG, Checkpoint, module_weights, read_settings
 from whiten_export.sources.config import plain_attention
-from whiten_export.sources.files import ADAPTER_CONFIG, module_weights, read_settings
 from whiten_export.sources.network import check_numbers, explaining, one_thread, quiet
 from whiten_export.sources.own_code import restore_buffers, restore_weights, way_to_code
 from whiten_export.sources.tokenizer import obey_ends

@@ -16,8 +16,7 @@ from whiten_export.graph.build import HiddenStates, describe
 from whiten_export.graph.ends import look_up, table_config
 from whiten_export.proof.gate import Case, PublishedVectors
 from whiten_export.proof.reference import Reference
-from whiten_export.sources.checkpoint import Checkpoint, source_record
-from whiten_export.sources.files import NETWORK_WEIGHTS
+from whiten_export.sources.checkpoint import NETWORK_WEIGHTS, Checkpoint, source_record
 from whiten_export.sources.model import TableReference, TokenModel
 from whiten_export.sources.network import explaining
 from whiten_export.sources.sentence_transformers import encode_published, load_table

@@ -6,7 +6,7 @@ from scipy.linalg import orthogonal_procrustes
 
 from support.vectors import anisotropic
 from whiten import UsageError
-from whiten_export.align import align, fidelity
+from whiten_export.fit import align, fidelity
 from whiten_whitening.maps import WhiteningSpec, fit_map
 from whiten_whitening.moments import Moments
 

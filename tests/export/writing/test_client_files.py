@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from support.cli import ok
 from whiten import Encoder, VectorWhitener
-from whiten_export.writing.files import model_card, rewrite_transformers_js, with_model_card, write_client_files
+from whiten_export.bundle_files import model_card, rewrite_transformers_js, with_model_card, write_client_files
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, file_record, open_bundle
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.bundle.parity import GATES

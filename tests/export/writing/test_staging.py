@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from whiten import UsageError, WhitenError
-from whiten_export.writing import staging
-from whiten_export.writing.staging import check_place, staged
+from whiten_export import staging
+from whiten_export.staging import check_place, staged
 from whiten_runtime.reporter import Reporter
 
 pytestmark = pytest.mark.slow
@@ -102,14 +102,14 @@ def test_unwritable_places_are_refused(tmp_path: Path) -> None:
 
 
 TWO_RENAMES = """
-from whiten_export.writing import staging
+from whiten_export import staging
 staging._exchange_names = lambda first, second: False
 """
 
 REPLACED = """
 import sys
 from pathlib import Path
-from whiten_export.writing.staging import staged
+from whiten_export.staging import staged
 for number in range(50):
     with staged(Path(sys.argv[1]), True) as stage:
         (stage / "whiten.json").write_text(f"{sys.argv[2]} {number}")
@@ -129,7 +129,7 @@ def test_processes_that_replace_a_bundle_at_once_leave_one_whole_bundle(tmp_path
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from whiten_export.writing.staging import staged
+from whiten_export.staging import staged
 with staged(Path(sys.argv[1]), True) as stage:
     (stage / "weights").write_bytes(bytes(3_000_000))
     os.kill(os.getpid(), int(sys.argv[2]))

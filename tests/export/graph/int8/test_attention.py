@@ -10,13 +10,13 @@ import onnx_ir as ir
 import pytest
 
 from support.graphs import default_session, graph_of
+from whiten_export.graph import int8 as convert
+from whiten_export.graph import int8_scales as measuring
 from whiten_export.graph.attention import attentions, lower_attention, value_product
 from whiten_export.graph.build import activations, constant, reopen_graph, save_graph, weights_by_result
-from whiten_export.graph.int8 import convert
-from whiten_export.graph.int8 import scales as measuring
-from whiten_export.graph.int8.convert import Quantized, calibrate, convert_to_int8, quantize_int8
-from whiten_export.graph.int8.rounding import quantize_with_feedback
-from whiten_export.graph.int8.scales import SYMMETRIC, CalibrationTexts, Scale, measure_ranges
+from whiten_export.graph.int8 import Quantized, calibrate, convert_to_int8, quantize_int8
+from whiten_export.graph.int8_rounding import quantize_with_feedback
+from whiten_export.graph.int8_scales import SYMMETRIC, CalibrationTexts, Scale, measure_ranges
 from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.ort.session import SessionOptions

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from support.graphs import INNER, WIDTH, count, default_session, graph_of, linear_graph, run
 from whiten_export.graph.build import activations
-from whiten_export.graph.int8.convert import Quantized, quantize_int8
-from whiten_export.graph.int8.rounding import quantize_weights
-from whiten_export.graph.int8.scales import FUNCTIONS, SYMMETRIC, Scale
+from whiten_export.graph.int8 import Quantized, quantize_int8
+from whiten_export.graph.int8_rounding import quantize_weights
+from whiten_export.graph.int8_scales import FUNCTIONS, SYMMETRIC, Scale
 
 TOKEN = Scale(SYMMETRIC)
 CONSTANT = Scale(121, constant=0.25)

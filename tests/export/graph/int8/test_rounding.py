@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whiten_export.graph.int8.rounding import (
+from whiten_export.graph.int8_rounding import (
     Columns,
     largest_pair,
     quantize_columns,

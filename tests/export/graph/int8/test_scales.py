@@ -9,8 +9,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from support.graphs import graph_of
-from whiten_export.graph.int8 import rounding
-from whiten_export.graph.int8.convert import (
+from whiten_export.graph import int8_rounding as rounding
+from whiten_export.graph.int8 import (
     Vocabulary,
     bare_texts,
     calibration_texts,
@@ -18,8 +18,8 @@ from whiten_export.graph.int8.convert import (
     far_texts,
     wide_texts,
 )
-from whiten_export.graph.int8.rounding import expected_losses, quantize_weights
-from whiten_export.graph.int8.scales import (
+from whiten_export.graph.int8_rounding import expected_losses, quantize_weights
+from whiten_export.graph.int8_scales import (
     FAR_ROWS,
     FUNCTIONS,
     SYMMETRIC,

@@ -24,7 +24,7 @@ from whiten_export.graph.build import (
     weights_of,
     width_of,
 )
-from whiten_export.graph.int8.rounding import (
+from whiten_export.graph.int8_rounding import (
     ROWS,
     Columns,
     largest_pair,
@@ -32,7 +32,7 @@ from whiten_export.graph.int8.rounding import (
     quantize_weights,
     quantize_with_feedback,
 )
-from whiten_export.graph.int8.scales import (
+from whiten_export.graph.int8_scales import (
     LEVELS,
     SYMMETRIC,
     CalibrationTexts,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from whiten_export.graph.attention import save_lowered, value_product
 from whiten_export.graph.build import bias_of
-from whiten_export.graph.int8.rounding import TINY, expected_losses, spread
+from whiten_export.graph.int8_rounding import TINY, expected_losses, spread
 from whiten_runtime.inference.batching import pad_batch, plan_batches
 from whiten_runtime.ort.session import SessionOptions, create_session
 from whiten_runtime.reporter import Reporter

@@ -1,1 +1,0 @@
-"""Files and directories that an export writes."""
