@@ -73,7 +73,7 @@ def download_code(checkpoint: Checkpoint) -> dict[str, str]:
     why, commits = why_unreached(), {}
     for hub_id in _repositories(checkpoint):
         absent = (
-            f"the code of '{checkpoint.model}' is in the repository '{hub_id}', which is not in the local cache, and "
+            f"the code of '{checkpoint.model}' is in the repository '{hub_id}', which is not in the local cache and "
             f"{why or UNREACHED}; copy the cache (HF_HOME) from a machine that has it"
         )
         with hub_errors(hub_id, None, absent):
