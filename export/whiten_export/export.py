@@ -11,6 +11,7 @@ import shutil
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import assert_never
 
 import msgspec
 import numpy as np
@@ -170,10 +171,15 @@ def to_precision(manifest: Manifest, graph: ir.Model, work: Work) -> tuple[Manif
     It sets the manifest's `quantization` and `opset`.
     """
     quantization = None
-    if manifest.precision == "fp16":
-        (halve_network if manifest.target == "cuda" else halve_weights)(graph)
-    elif manifest.precision == "int8":
-        quantization, graph = _to_int8(manifest, graph, work)
+    match manifest.precision:
+        case "fp32":
+            pass
+        case "fp16":
+            (halve_network if manifest.target == "cuda" else halve_weights)(graph)
+        case "int8":
+            quantization, graph = _to_int8(manifest, graph, work)
+        case other:
+            assert_never(other)
     if manifest.target == "cpu":
         if whole := lower_attention(graph, manifest.max_seq_length):
             work.report.warn(

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from whiten_export.bundle_files import with_model_card
 from whiten_export.graph.build import save_graph
+from whiten_export.graph.poolings import POOLINGS
 from whiten_export.proof.gate import (
     Case,
     Expected,
@@ -268,9 +269,6 @@ def _named(manifest: Manifest) -> str:
     return f"this {manifest.source.model_type} network, layers {layers} with {manifest.pooling} pooling,"
 
 
-_UNDEFINED = frozenset({"cls", "max"})
-"""Poolings that have no vector of no tokens: sentence-transformers takes those of the prompt, or minus infinity."""
-
 _LONGEST_TEXT = 1 << 16
 """Maximum number of words of the text on which truncation is compared."""
 
@@ -335,9 +333,10 @@ def check_prompts(manifest: Manifest, work: Work) -> None:
             f"prompt '{name}' has {len(tokenizer.tokenize([prompt])[0])} tokens, a text may have "
             f"{manifest.max_seq_length}: nothing of a text would be left"
         )
-        if not manifest.include_prompt and (undefined := _UNDEFINED.intersection(pooling_modes(manifest.pooling))):
+        undefined = [mode for mode in pooling_modes(manifest.pooling) if POOLINGS[mode].needs_token]
+        if undefined and not manifest.include_prompt:
             raise UsageError(
-                f"{fills}, and pooling {min(undefined)} has no vector of no tokens; pass a --max-length that fits, or "
+                f"{fills}, and pooling {undefined[0]} has no vector of no tokens; pass a --max-length that fits, or "
                 "take the prompt out of config_sentence_transformers.json"
             )
         work.report.warn(f"{fills}, so all texts get the same vector with it")

@@ -132,18 +132,25 @@ class PoolingRow:
     # vector of a text, [batch_size, d], from a state and the weights
     reduce: Callable[[NDArray[Any], Float64Array], Float64Array] = weighted_sum
     append: Callable[["GraphBuilder", "ir.Value", "ir.Value"], "ir.Value"] = append_sum  # the same in a graph
+    # whether other programs have no vector of no tokens: sentence-transformers takes the prompt, or minus infinity
+    needs_token: bool = False
 
 
 POOLINGS: Mapping[PoolingMode, PoolingRow] = {
     "mean": PoolingRow("mean of all tokens", lambda tokens: tokens.pooled / tokens.count, lambda tokens: tokens.mean),
-    "cls": PoolingRow("first token", lambda tokens: tokens.first, lambda tokens: tokens.chosen(1)),
+    "cls": PoolingRow("first token", lambda tokens: tokens.first, lambda tokens: tokens.chosen(1), needs_token=True),
     "last": PoolingRow(
         "last token",
         lambda tokens: tokens.pooled * (tokens.order == tokens.order[:, -1:]),
         lambda tokens: tokens.chosen(tokens.count),
     ),
     "max": PoolingRow(
-        "largest of each coordinate", lambda tokens: tokens.pooled, None, reduce=_largest, append=_append_largest
+        "largest of each coordinate",
+        lambda tokens: tokens.pooled,
+        None,
+        reduce=_largest,
+        append=_append_largest,
+        needs_token=True,
     ),
     "weightedmean": PoolingRow("mean that weighs later tokens more", _position_weights, _append_position_weights),
     "mean_sqrt_len": PoolingRow(
