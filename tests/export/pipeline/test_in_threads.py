@@ -30,7 +30,7 @@ def test_exports_in_threads_write_their_bundles_and_leave_the_process_as_it_was(
     with ThreadPoolExecutor(5) as executor:
         exports = [executor.submit(export_bundle, recipe, tmp_path / str(n)) for n, recipe in enumerate(recipes * 2)]
         plans = [executor.submit(plan_export, recipe) for recipe in recipes * 10]
-        assert {plan.result().layers for plan in plans} == {(1,)}
+        assert {plan.result().manifest.layers for plan in plans} == {(1,)}
         for export in exports:
             with Encoder(export.result().path) as encoder:
                 assert encoder.verify().min_cosine > 0.999999
