@@ -24,9 +24,6 @@ from whiten_whitening.development import check_searched, read_development
 from whiten_whitening.maps import check_for_sif
 from whiten_whitening.statistics import warn_of_repeats
 
-_FOR_FITTING = ("corpus", "column", "prompt_name", "max_sentences", "shrinkage")
-"""Choices that mean nothing where no whitening is fitted."""
-
 
 def open_source(recipe: Recipe, report: Reporter, with_weights: bool = True) -> TokenModel:
     """Find the model of a recipe, and read everything about it but its weights.
@@ -80,7 +77,6 @@ class Draft:
     """Holds the choices about an export, checked against its model."""
 
     source: TokenModel
-    recipe: Recipe  # with all that it left to the model
     manifest: Manifest  # manifest of the bundle, if no whitening is fitted
     job: FitJob | None  # whitening to fit; None for none
     target: Path  # the bundle's place
@@ -101,15 +97,16 @@ def draft_export(
     instance_of("recipe", recipe, Recipe, "Recipe('minilm', layers=(0, 1))")
     if recipe.target == "cuda":
         fusions()  # a missing package is reported before the work
-    if out is not None:
-        check_place(path_of("out", out), replace)
+    target = None if out is None else path_of("out", out)
+    if target is not None:
+        check_place(target, replace)
     source = open_source(recipe, report, with_weights)
     completed = fill_defaults(recipe, source)
-    target = Path("bundles", default_name(completed, source)) if out is None else path_of("out", out)
-    if out is None:
+    if target is None:
+        target = Path("bundles", default_name(completed, source))
         check_place(target, replace)
     manifest, job = draft_manifest(completed, source, target.absolute().name, report)
-    return Draft(source, completed, manifest, job, target)
+    return Draft(source, manifest, job, target)
 
 
 def draft_manifest(recipe: Recipe, source: TokenModel, name: str, report: Reporter) -> tuple[Manifest, FitJob | None]:
@@ -132,8 +129,9 @@ def draft_manifest(recipe: Recipe, source: TokenModel, name: str, report: Report
     check_searched(development, draft, bool(recipe.normalize))
     tuned = is_tuned(source.record, draft.layers)
     if tuned and recipe.whitening == "auto" and (recipe.dim, recipe.dev, aligned_to) == (None, None, None):
-        for_fitting = _FOR_FITTING if recipe.precision != "int8" else ("prompt_name", "shrinkage")
-        if unused := [name for name in for_fitting if getattr(recipe, name) not in (None, "none", 0)]:
+        if unused := [
+            name for name in (*recipe.for_fitting, "shrinkage") if getattr(recipe, name) not in (None, "none", 0)
+        ]:
             raise UsageError(f"{unused[0].replace('_', '-')} was given, but nothing is fitted: {TUNED.why}")
         recipe, why = dataclasses.replace(recipe, whitening=None), TUNED.why
     manifest = msgspec.structs.replace(

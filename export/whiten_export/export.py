@@ -24,14 +24,14 @@ from whiten_export.bundle_files import (
     write_whitening,
 )
 from whiten_export.draft import draft_export
-from whiten_export.fit import check_job, fit_options, fit_whitening
+from whiten_export.fit import affine, check_job, fit_options, fit_whitening
 from whiten_export.graph.attention import lower_attention, text_memory
 from whiten_export.graph.build import reopen_graph, save_graph, sum_residuals
 from whiten_export.graph.cuda import fuse_for_cuda
 from whiten_export.graph.ends import set_head
 from whiten_export.graph.int8 import Vocabulary, calibration_texts, convert_to_int8
 from whiten_export.graph.precision import halve_network, halve_weights
-from whiten_export.plan import warn_of_memory
+from whiten_export.plan import memory_bytes, warn_of_memory
 from whiten_export.proof.gate import Expected
 from whiten_export.proof.probe_texts import LONGEST_PROBE
 from whiten_export.prove import CHECKING, check_texts, check_unrounded, prove, reference_vectors
@@ -80,11 +80,11 @@ def export_bundle(
     report = reporter or Reporter()
     draft = draft_export(recipe, out, replace, report)
     source, manifest, job = draft.source, draft.manifest, draft.job
-    warn_of_memory(source, manifest, report)
+    warn_of_memory(memory_bytes(source.count_weights(manifest.layers), source, manifest), manifest, report)
     overrides = recipe.pooling is not None or (
         recipe.layers is not None and manifest.layers != (manifest.source.num_hidden_layers,)
     )
-    corpus = job.corpus if job is not None and job.corpus is not None else recipe.corpus_to_read
+    corpus = job.corpus if job is not None and job.corpus is not None else recipe.corpus_for(None)
     options = SessionOptions.on_device(recipe.device)
     with staged(draft.target, replace, report=report) as stage:
         work = Work(source, manifest, job, corpus, stage, options, report)
@@ -102,7 +102,7 @@ def export(manifest: Manifest, work: Work, overrides: bool) -> Manifest:
     expected = reference_vectors(manifest, work)
     free_memory()  # the network's weights
     unwhitened = work.folder / UNWHITENED_GRAPH
-    manifest, fitted = fit_whitening(manifest, work.job, None, partial(work.embedder, unwhitened), "fp32", work.report)
+    manifest, fitted = fit_whitening(manifest, work.job, partial(work.embedder, unwhitened), "fp32", work.report)
     append_head(manifest, graph, fitted, expected, work)
     manifest, graph = to_precision(manifest, graph, work)
     write_files(manifest, graph, fitted, work)
@@ -161,8 +161,7 @@ def append_head(
     if manifest.precision != "fp32":
         work.report.stage(f"turning the weights into {manifest.precision}, and {CHECKING}")
         check_unrounded(manifest, graph, expected, work)
-    affine = None if fitted is None else (fitted.mean, fitted.weight)
-    set_head(graph, affine, manifest.normalize)
+    set_head(graph, affine(fitted), manifest.normalize)
 
 
 def to_precision(manifest: Manifest, graph: ir.Model, work: Work) -> tuple[Manifest, ir.Model]:

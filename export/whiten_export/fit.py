@@ -206,6 +206,11 @@ def check_job(job: FitJob | None, manifest: Manifest) -> None:
         check_aligned(job.aligned_to, manifest, job.dimension or manifest.unwhitened_width)
 
 
+def affine(fitted: WhiteningMap | None) -> tuple[Float64Array, Float64Array] | None:
+    """Return mean [d] and weight [d, k] of a whitening, y = (x - mean) W; None for none."""
+    return None if fitted is None else (fitted.mean, fitted.weight)
+
+
 def sample_name(manifest: Manifest) -> str:
     """Return what a whitening of a draft is fitted on, for messages."""
     return "vectors" if manifest.input == "vectors" else "sentences"
@@ -214,7 +219,6 @@ def sample_name(manifest: Manifest) -> str:
 def fit_whitening(
     manifest: Manifest,
     job: FitJob | None,
-    statistics: Statistics | None,
     open_embedder: Callable[[], Embedder] | None,
     precision: Precision,
     report: Reporter,
@@ -226,13 +230,13 @@ def fit_whitening(
     Args:
         manifest: draft of the bundle.
         job: whitening to fit; None for none.
-        statistics: statistics of the vectors before whitening; None to embed the job's corpus.
         open_embedder: opens what computes the vectors before whitening of texts; None where nothing is embedded.
         precision: precision of the graph that computes them.
         report: receives stages, warnings and progress.
     """
     if job is None:
         return manifest, None
+    statistics = job.statistics
     with ExitStack() as stack:
         embedder = None
         if statistics is None or job.development is not None:

@@ -99,8 +99,9 @@ def plan_export(
     report = reporter or Reporter()
     draft = draft_export(recipe, out, replace, report, with_weights=False)
     source, manifest, job = draft.source, draft.manifest, draft.job
-    warn_of_memory(source, manifest, report)
     counts = source.count_weights(manifest.layers)
+    memory = memory_bytes(counts, source, manifest)
+    warn_of_memory(memory, manifest, report)
     whitening = None
     if job is not None:
         manifest = msgspec.structs.replace(manifest, dimension=job.dimension or manifest.dimension)
@@ -111,7 +112,7 @@ def plan_export(
         whitening=whitening,
         sentences=0 if job is None else job.sentences,
         weights=counts.loaded,
-        memory_bytes=_memory_bytes(counts, source, manifest),
+        memory_bytes=memory,
         usable_bytes=usable_memory(),
         bundle_bytes=_bundle_bytes(counts.exported, source, manifest, job),
         work_bytes=_work_bytes(counts.exported, manifest),
@@ -119,9 +120,9 @@ def plan_export(
     )
 
 
-def warn_of_memory(source: TokenModel, manifest: Manifest, report: Reporter) -> None:
-    """Warn where the memory of this machine is too small for an export."""
-    needed, usable = _memory_bytes(source.count_weights(manifest.layers), source, manifest), usable_memory()
+def warn_of_memory(needed: int, manifest: Manifest, report: Reporter) -> None:
+    """Warn where the memory of this machine is less than an export needs."""
+    usable = usable_memory()
     if needed > usable:
         report.warn(
             f"the export of {manifest.source.model} in {manifest.precision} takes about {needed / 1e9:.1f} GB of "
@@ -130,7 +131,7 @@ def warn_of_memory(source: TokenModel, manifest: Manifest, report: Reporter) -> 
         )
 
 
-def _memory_bytes(counts: WeightCounts, source: TokenModel, manifest: Manifest) -> int:
+def memory_bytes(counts: WeightCounts, source: TokenModel, manifest: Manifest) -> int:
     """Estimate the memory at the peak: of weights that are no pages of a file, of tokenizers, and of the longest text.
 
     A session packs the weights of products; PyTorch holds all, in float32, where the checkpoint has less.

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from whiten_export.bundle_files import with_model_card
+from whiten_export.fit import affine
 from whiten_export.graph.build import save_graph
 from whiten_export.graph.poolings import POOLINGS
 from whiten_export.proof.gate import (
@@ -200,8 +201,7 @@ def write_proof(
         check: compares the bundle with the reference's vectors, and raises ParityError if it differs.
         unchanged: records of files that are kept as they were.
     """
-    affine = None if fitted is None else (fitted.mean, fitted.weight)
-    expected = dataclasses.replace(expected, head=Head.of(affine, manifest.normalize))
+    expected = dataclasses.replace(expected, head=Head.of(affine(fitted), manifest.normalize))
     write_probes(folder, expected.probes)
     files = {name: file_record(folder / name) for name in list_files(folder)} | dict(unchanged or {})
     manifest = with_space(msgspec.structs.replace(manifest, files=files))

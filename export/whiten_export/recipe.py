@@ -131,16 +131,20 @@ class Recipe:
     def sources(self) -> tuple[str, ...]:
         return self.corpus or (BUILTIN_CORPUS,)
 
-    def corpus_for(self, width: int) -> Corpus:
-        """Return the sentences to fit a whitening on, of vectors that have `width` coordinates before it."""
-        limit = SENTENCES_PER_DIMENSION * width if self.max_sentences is None else self.max_sentences
+    def corpus_for(self, width: int | None) -> Corpus:
+        """Return the sentences to fit a whitening on, of vectors that have `width` coordinates before it.
+
+        Without a width, they are those to calibrate int8 on, and to compare tokenizers on, where nothing is fitted.
+        """
+        limit = self.max_sentences
+        if limit is None and width is not None:
+            limit = SENTENCES_PER_DIMENSION * width
         return Corpus(self.sources, self.column, None if limit == "all" else limit)
 
     @property
-    def corpus_to_read(self) -> Corpus:
-        """Return the sentences to calibrate int8 on, and to compare tokenizers on, where no whitening is fitted."""
-        limit = self.max_sentences
-        return Corpus(self.sources, self.column, None if limit == "all" else limit)
+    def for_fitting(self) -> tuple[str, ...]:
+        """Return the choices of sentences that mean nothing where no whitening is fitted; int8 needs sentences too."""
+        return ("prompt_name",) if self.precision == "int8" else ("corpus", "column", "prompt_name", "max_sentences")
 
     @property
     def fits(self) -> bool:
@@ -195,8 +199,7 @@ def _check_corpus(recipe: Recipe) -> None:
     if recipe.column is not None and set(recipe.sources) == {BUILTIN_CORPUS}:
         raise UsageError(f"column '{recipe.column}' was given without a corpus file; name the file it is a column of")
     if not recipe.fits:
-        calibrated = recipe.precision == "int8"
-        for name in ("prompt_name", *(() if calibrated else ("corpus", "column", "max_sentences"))):
+        for name in recipe.for_fitting:
             if getattr(recipe, name) != _USUAL[name]:
                 also = "" if name == "prompt_name" else ", or calibrating precision int8"
                 raise UsageError(f"{_option(name)} is for fitting a whitening{also}, but there is none")

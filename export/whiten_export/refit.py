@@ -22,7 +22,7 @@ from whiten_export.bundle_files import (
     write_whitening,
 )
 from whiten_export.draft import fit_prompt
-from whiten_export.fit import FitJob, check_job, fit_whitening, keeps_norm, open_aligned
+from whiten_export.fit import FitJob, affine, check_job, fit_whitening, keeps_norm, open_aligned
 from whiten_export.graph.build import read_graph, save_graph
 from whiten_export.graph.ends import OPSET, set_head, vectors_graph
 from whiten_export.proof.gate import Case, Expected, check_bundle
@@ -226,7 +226,6 @@ def refit(
         manifest, fitted = fit_whitening(
             manifest,
             job,
-            job.statistics,
             lambda: load_unwhitened(source.path, on, source.sha256)[1],
             manifest.precision,
             report,
@@ -251,7 +250,7 @@ def refit(
 
 def _write_head(folder: Path, graph: ir.Model, manifest: Manifest, fitted: WhiteningMap | None) -> None:
     """Write a graph with the whitening as its end, and the whitening."""
-    set_head(graph, None if fitted is None else (fitted.mean, fitted.weight), manifest.normalize)
+    set_head(graph, affine(fitted), manifest.normalize)
     save_graph(graph, folder / MODEL_FILE)
     if fitted is not None:
         write_whitening(folder, fitted)
@@ -460,6 +459,7 @@ def export_vectors(
         shrinkage,
         normalize,
         sentences=source.statistics.moments.n,
+        statistics=source.statistics,
         aligned_to=aligned_to,
     )
     manifest = msgspec.structs.replace(source.draft, name=target.absolute().name, normalize=normalize)
@@ -468,7 +468,7 @@ def export_vectors(
     check_job(job, manifest)
     with staged(target, replace, report=report) as stage:
         graph, expected = source.graph(), source.expected()
-        manifest, fitted = fit_whitening(manifest, job, source.statistics, None, "fp32", report)
+        manifest, fitted = fit_whitening(manifest, job, None, "fp32", report)
         _write_head(stage, graph, manifest, fitted)
         report.stage("checking against numpy in float64")
         manifest = msgspec.structs.replace(manifest, versions=versions())

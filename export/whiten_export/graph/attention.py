@@ -119,14 +119,14 @@ def replace_node(model: ir.Model, attention: Attention, nodes: Nodes, context: i
     context.name = name
 
 
-def save_lowered(model: ir.Model, names: Sequence[str], path: Path) -> None:
-    """Write a graph whose outputs are the values of these names, with its attentions lowered for texts of any length.
+def save_lowered(model: ir.Model, outputs: Sequence[ir.Value], path: Path) -> None:
+    """Write a graph whose outputs are some of its values, with its attentions lowered for texts of any length.
 
     It is written into the folder of its weights, which are not copied.
     """
     lowered = model.clone()
     values = {str(value.name): value for node in lowered.graph for value in node.outputs}
-    lowered.graph.outputs[:] = [values[name] for name in names]
+    lowered.graph.outputs[:] = [values[str(output.name)] for output in outputs]
     lower_attention(lowered, SHORT)
     ir.save(lowered, path)
 

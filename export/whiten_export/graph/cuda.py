@@ -222,28 +222,23 @@ def _without_bias(value: ir.Value) -> _Part:
 
 def _fold_into_next(model: ir.Model, means: ir.Value, bias: _Bias) -> bool:
     """Add the bias of the values to that which follows the next matrix product; return whether that was possible."""
-    product, index = _only_use(means)
-    if product is None or product.op_type != "MatMul" or index != 0:
+    product = only_user(means)
+    if product is None or product.op_type != "MatMul" or product.inputs[0] is not means:
         return False
     matrix = _numbers(product.inputs[1])
     if matrix is None or matrix.ndim != 2:
         return False
     added = bias.astype(np.float64) @ matrix.astype(np.float64)
-    user, index = _only_use(product.outputs[0])
+    user = only_user(product.outputs[0])
     if user is None:
         return False
+    index = user.inputs.index(product.outputs[0])
     at = 4 if user.op_type == "SkipLayerNormalization" and index < 2 else 1 - index if user.op_type == "Add" else None
     old = _numbers(user.inputs[at]) if at is not None and at < len(user.inputs) else None
     if at is None or old is None or old.shape != added.shape:
         return False
     user.replace_input_with(at, _constant(model, (old + added).astype(np.float32)))
     return True
-
-
-def _only_use(value: ir.Value) -> tuple[ir.Node | None, int]:
-    """Return the one node that uses a value, and as which input; None if there are more, or the graph gives it."""
-    uses = list(value.uses())
-    return (uses[0].node, uses[0].idx) if len(uses) == 1 and not value.is_graph_output() else (None, 0)
 
 
 def _constant(model: ir.Model, numbers: _Bias) -> ir.Value:

@@ -417,7 +417,7 @@ def convert_to_int8(
     path, lowered = folder / "float32.onnx", folder / "lowered.onnx"
     plain_products(graph)
     save_with_outputs(graph, list(graph.graph.outputs), path)
-    save_lowered(graph, [str(value.name) for value in graph.graph.outputs], lowered)
+    save_lowered(graph, graph.graph.outputs, lowered)
     exact = _vectors(lowered, texts.far, texts.pad_token_id, options)
 
     def converted(calibration: Calibration) -> tuple[ir.Model, Agreement]:

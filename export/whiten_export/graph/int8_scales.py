@@ -73,7 +73,7 @@ def measure_ranges(
         return
     path = folder / "calibration.onnx"
     bounds = {value: bound for value in values if (bound := _bound(value)) is not None}
-    save_lowered(model, [str(value.name) for value in (*values, *bounds.values())], path)
+    save_lowered(model, [*values, *bounds.values()], path)
     session = create_session(path, options)
     meters = {value: _Meter(folder / f"rows.{index}") for index, value in enumerate(values)}
     often = max(1, sum(map(len, texts.sentences)) // _TOKENS)

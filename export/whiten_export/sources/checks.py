@@ -165,7 +165,7 @@ _NOTES: tuple[tuple[Callable[[Checkpoint], str], str], ...] = (
         f"the base_model_name_or_path of its {ADAPTER_CONFIG} has to be the network's",
     ),
 )
-"""What is looked for in a checkpoint, and what an export says of it: parts that are left out, and doubts."""
+"""Functions that look for something in a checkpoint, and what an export says of it: parts left out, and doubts."""
 
 
 def notes_of(checkpoint: Checkpoint) -> tuple[str, ...]:

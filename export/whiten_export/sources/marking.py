@@ -114,14 +114,13 @@ AttentionMaskInterface.register(_NAME, _mask)
 
 
 @contextmanager
-def marked_attention(network: nn.Module, run: Callable[[], Sequence[Tensor]]) -> Iterator[None]:
+def marked_attention(network: nn.Module, want: Sequence[Tensor], run: Callable[[], Sequence[Tensor]]) -> Iterator[None]:
     """Let a network mark its attentions within the block, if they are all understood.
 
-    `run` computes its hidden states of a few texts, which must not change.
+    `run` computes its hidden states of a few texts; without the marks, these are `want`.
     """
     usual: Any = network
     before = getattr(usual.config, "_attn_implementation", None)
-    want = run()
     try:
         with suppress(AttributeError, ImportError, ValueError):  # of a network without the choice, or of its own code
             usual.set_attn_implementation(_NAME)

@@ -16,8 +16,6 @@ from safetensors import safe_open
 from whiten_export.sources.checkpoint import Checkpoint, read_settings
 from whiten_runtime.bundle.records import Source
 from whiten_runtime.errors import WhitenError, parse_whole
-from whiten_runtime.hub.locating import hub_errors
-from whiten_runtime.hub.reaching import UNREACHED, why_unreached
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -57,29 +55,10 @@ def split_repository(file: str) -> tuple[str | None, str]:
     return repository or None, name
 
 
-def _repositories(checkpoint: Checkpoint) -> list[str]:
+def code_repositories(checkpoint: Checkpoint) -> list[str]:
     """Return the other repositories in which code of a checkpoint lies."""
     files = code_files(checkpoint).values()
     return sorted({repository for repository, _ in map(split_repository, files) if repository})
-
-
-def download_code(checkpoint: Checkpoint) -> dict[str, str]:
-    """Download the Python code of other repositories that a checkpoint's settings name, and return their commits.
-
-    transformers then takes it from the cache, which knows each commit as the newest.
-    """
-    from huggingface_hub import snapshot_download
-
-    why, commits = why_unreached(), {}
-    for hub_id in _repositories(checkpoint):
-        absent = (
-            f"the code of '{checkpoint.model}' is in the repository '{hub_id}', which is not in the local cache and "
-            f"{why or UNREACHED}; copy the cache (HF_HOME) from a machine that has it"
-        )
-        with hub_errors(hub_id, None, absent):
-            folder = snapshot_download(hub_id, allow_patterns="*.py", local_files_only=why is not None)
-        commits[hub_id] = Path(folder).name
-    return commits
 
 
 def imported_files(checkpoint: Checkpoint, references: Collection[str]) -> Iterator[Path]:
@@ -142,7 +121,7 @@ def way_to_code(checkpoint: Checkpoint, reason: str = "") -> str | None:
     files = sorted(set(code_files(checkpoint).values()))
     if not files and "trust_remote_code" not in reason:
         return None
-    others = _repositories(checkpoint)
+    others = code_repositories(checkpoint)
     where = f"in the repository {' and '.join(others)}" if others else f"in its folder: {', '.join(files) or '*.py'}"
     return f"comes with Python code of its own ({where}); read it, then allow it with --trust-remote-code"
 
@@ -177,13 +156,13 @@ def restore_weights(network: "nn.Module", files: Collection[Path]) -> tuple[str,
     transformers 5 calls `_init_weights` of the code after it has loaded the weights. Code that writes to `weight.data`
     then replaces them: all of them before 5.13, and those of modules with a constant that is not stored since.
     """
+    import torch
+
     if not is_own_code(network):
         return ()
     prefix = f"{getattr(network, 'base_model_prefix', '')}."
     wanted = network.state_dict(keep_vars=True)
     written = set()
-    import torch
-
     with torch.no_grad():
         for file in files:
             for key, stored in _tensors(file):

@@ -21,11 +21,7 @@ from whiten_export.graph.ends import OPSET, map_surplus
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import Case, PublishedVectors
 from whiten_export.proof.reference import Dense, Float64Array, Module, Reference
-from whiten_export.sources.checkpoint import (
-    Checkpoint,
-    recommended_layers,
-    source_record,
-)
+from whiten_export.sources.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.checks import way_to_text
 from whiten_export.sources.config import count_weights, empty_positions, has_positions, network_sha256
 from whiten_export.sources.families import SCALED_BY_LENGTH, batch_limit, family_of, usable_positions
@@ -210,14 +206,14 @@ def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
     input_ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 8, 9], [6, 7, 8, 0, 0]]) % rows
     attention_mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
-    _run(network, input_ids, attention_mask)  # whose errors say more than those of the exporter
+    want = _run(network, input_ids, attention_mask)  # whose errors say more than those of the exporter
     try:
         with (
             quiet(),
             redirect_stderr(io.StringIO()),
             torch.no_grad(),
             _ordered_sets(network),
-            marked_attention(network, lambda: hidden_states(network, input_ids, attention_mask)),
+            marked_attention(network, want, lambda: hidden_states(network, input_ids, attention_mask)),
         ):
             program = torch.onnx.export(
                 _Layers(network, layers).eval(),

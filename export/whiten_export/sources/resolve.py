@@ -28,7 +28,7 @@ from whiten_export.sources.checkpoint import (
     with_catalogue,
 )
 from whiten_export.sources.checks import base_note, file_of_vectors, no_model_error, notes_of, unknown_error
-from whiten_export.sources.own_code import download_code
+from whiten_export.sources.own_code import code_repositories
 from whiten_export.sources.published import (
     INSTRUCTOR,
     MODEL2VEC,
@@ -80,7 +80,8 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None, wit
         modules = checkpoint.authors.files if checkpoint.authors else ()
         checkpoint = replace(checkpoint, weights_sha256=sha256_of([*checkpoint.weights, *modules]))
     if remote_code and checkpoint.kind == "transformers":
-        checkpoint = replace(checkpoint, code=download_code(checkpoint))
+        commits = {other: download_code(other, model) for other in code_repositories(checkpoint)}
+        checkpoint = replace(checkpoint, code=commits)
     pinned = (
         with_weights
         and checkpoint.entry
@@ -313,6 +314,17 @@ def download(
             if entry is None or former not in (entry.name, *entry.aliases):
                 raise
             return _snapshot(former, revision, remote_code, True, with_weights)
+
+
+def download_code(hub_id: str, model: str) -> str:
+    """Download the Python code of a repository that a model's settings name, and return its commit.
+
+    transformers then takes it from the cache, which knows that commit as the newest.
+    """
+    from huggingface_hub import snapshot_download
+
+    with _asking(hub_id, None, f"the code of '{model}' is in the repository '{hub_id}', which is") as cached:
+        return Path(snapshot_download(hub_id, allow_patterns="*.py", local_files_only=cached)).name
 
 
 @contextmanager
