@@ -26,8 +26,6 @@ Embed = Callable[[Sequence[str], str, Callable[[int], object]], Rows]
 
 @dataclass(frozen=True)
 class TextVectors:
-    """Distinct texts and their vectors."""
-
     rows: dict[str, int]  # row of each text in `vectors`
     vectors: Rows  # [m, d]
 
@@ -37,7 +35,6 @@ class TextVectors:
 
 
 def check_bundles(bundles: Iterable[Path], prompt_name: str | None = None) -> None:
-    """Check all bundles before any of them is loaded."""
     for bundle in bundles:
         manifest = read_manifest(bundle)
         if manifest.input != "text":
@@ -73,7 +70,6 @@ def open_embedder(bundle: Path) -> Iterator[Embed]:
 def embed_texts(
     bundle: Path, texts: Iterable[str], reporter: Reporter | None = None, prompt_name: str | None = None
 ) -> TextVectors:
-    """Embed each distinct text once."""
     distinct = list(dict.fromkeys(texts))
     with open_embedder(bundle) as embed, (reporter or Reporter()).bar("texts", len(distinct)) as advance:
         prompt = Prompts.of(read_manifest(bundle)).resolve(prompt_name)
@@ -83,8 +79,6 @@ def embed_texts(
 
 @dataclass(frozen=True)
 class Storage:
-    """A way to store vectors."""
-
     name: str
     bytes: Callable[[int], int]  # of a vector of so many coordinates
     document: Callable[[Rows], Rows] = lambda rows: rows  # what is read of vectors that were stored

@@ -158,7 +158,6 @@ _OTHERS = (set, frozenset, bytes, bytearray, memoryview, os.PathLike, io.IOBase)
 
 
 def whole_number(name: str, value: SupportsIndex, minimum: int, maximum: int | None = None, why: str = "") -> int:
-    """Return the value as an int."""
     wanted = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
     try:
         number = operator.index(value)
@@ -206,7 +205,6 @@ def kind_of_place(path: Path, error: type[WhitenError] = UsageError) -> Literal[
 
 
 def check_file(path: Path, advice: str, error: type[WhitenError] = UsageError) -> None:
-    """Check that a path that was passed is that of a regular file, or a link to one."""
     kind = kind_of_place(path, error)
     if kind != "file":
         what = {None: "does not exist", "directory": "is a directory", "other": "is no regular file"}[kind]
@@ -214,7 +212,6 @@ def check_file(path: Path, advice: str, error: type[WhitenError] = UsageError) -
 
 
 def instance_of(name: str, value: object, kind: type, hint: str) -> None:
-    """Check the type of an argument."""
     if not isinstance(value, kind):
         raise UsageError(f"{name} is {described(value)}; wanted a {kind.__name__}, such as {hint}")
 
@@ -227,7 +224,6 @@ def check_flags(**flags: object) -> None:
 
 
 def one_of(name: str, value: object, allowed: Sequence[object]) -> None:
-    """Check that a value is one of those allowed."""
     if not any(isinstance(value, type(choice)) and value == choice for choice in allowed):
         raise UsageError(f"{name} is {written(value)}; wanted {' or '.join(map(str, allowed))}")
 
@@ -251,7 +247,6 @@ def as_iterable(texts: Iterable[str]) -> Iterable[str]:
 
 
 def checked_texts(texts: Iterable[str], offset: int = 0) -> list[str]:
-    """Check that all texts are strings, and return them as a list."""
     items = list(as_iterable(texts))
     for index, item in enumerate(items):
         if not isinstance(item, str):

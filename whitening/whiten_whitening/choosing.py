@@ -43,8 +43,6 @@ Fit = Callable[[WhiteningSpec | None], WhiteningMap | None]
 
 @dataclass(frozen=True)
 class Choice:
-    """Whitening that was chosen."""
-
     spec: WhiteningSpec | None  # chosen whitening; None for none
     why: str  # reason, which follows the description of the whitening
     candidates: tuple[CandidateRecord, ...] = ()  # whitenings that were tried, with their results
@@ -52,8 +50,6 @@ class Choice:
 
 @dataclass(frozen=True)
 class Score:
-    """Result of a whitening on pairs or queries."""
-
     value: float  # the score, at most 1
     error: float  # its standard error over the pairs or queries
 

@@ -120,7 +120,6 @@ def _judged(collection: Collection, embed: Callable[[Sequence[str], str], Float6
 
 
 def choice_record(choice: Choice, development: Development | None) -> ChoiceRecord:
-    """Describe a choice, and what it was made on."""
     if isinstance(development, tuple):
         records = tuple(collection.record for collection in development)
         return ChoiceRecord(why=choice.why, collections=records, candidates=choice.candidates)

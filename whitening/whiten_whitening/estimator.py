@@ -350,7 +350,6 @@ def _moments(whitening: Whitening) -> Moments:
 
 
 def _plain(value: object) -> object:
-    """Return a number of numpy as Python's, which is written with all its digits."""
     return value.item() if isinstance(value, np.generic) else value
 
 

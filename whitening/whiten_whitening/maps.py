@@ -46,7 +46,6 @@ def _is_share(value: object) -> bool:
 
 
 def parse_shrinkage(text: str) -> Shrinkage:
-    """Parse the name of an estimator, or a number."""
     number = number_of(text)
     value: Shrinkage = text if number is None else number
     check_shrinkage(value)
@@ -145,8 +144,6 @@ class WhiteningSpec:
 
 @dataclass(frozen=True)
 class AffineMap:
-    """Maps rows to (x - mean) W."""
-
     mean: Float64Array  # mean that is subtracted, [d]
     weight: Float64Array  # W, [d, k]
 
@@ -157,8 +154,6 @@ class AffineMap:
 
 @dataclass(frozen=True)
 class WhiteningMap(AffineMap):
-    """Affine map that whitens, with the statistics that it was fitted on."""
-
     spec: WhiteningSpec | None  # whitening that W was computed by; None if the map only removes common components
     alpha: float  # weight of the shrinkage that was applied
     # mean of the vectors, [d]. If common components are removed, this and the following attributes are of the vectors
@@ -282,14 +277,11 @@ def fit_sif(moments: Moments, spec: WhiteningSpec | None) -> WhiteningMap:
 
 @dataclass(frozen=True)
 class StoredMap(AffineMap):
-    """Map of a bundle."""
-
     corpus_mean: Float64Array  # mean of the corpus's vectors before whitening, [d]
     covariance: Float64Array  # covariance of the corpus's vectors before whitening, [d, d]
 
 
 def read_map(bundle: Bundle) -> StoredMap:
-    """Read the map of a bundle that was opened."""
     root, manifest = bundle.path, bundle.manifest
     if manifest.whitening is None or WHITENING_FILE not in manifest.files:
         raise BundleError(f"{root}: has no whitening; whiten refit gives it one")

@@ -110,7 +110,6 @@ class Moments:
 
     @classmethod
     def empty(cls, width: int) -> "Moments":
-        """Return the moments of no vectors of `width` coordinates."""
         nothing = np.zeros(width)
         return cls(0, nothing, np.zeros((width, width)), nothing, 0.0, nothing, 0)
 
@@ -142,7 +141,6 @@ class Moments:
         return cls._of_scatter(n, mean, covariance * (n - 1), n)
 
     def merge(self, other: "Moments") -> "Moments":
-        """Return the moments of both sets together."""
         if self.n == 0 or other.n == 0:
             return other if self.n == 0 else self
         n = self.n + other.n
@@ -160,7 +158,6 @@ class Moments:
         )
 
     def _higher_sums_about(self, centre: Float64Array) -> tuple[Float64Array, float]:
-        """Return `third` and `fourth` with z = x - centre."""
         e = self.mean - centre
         square, total, along = float(e @ e), float(np.trace(self.scatter)), self.scatter @ e
         third = self.third + total * e + 2 * along + self.n * square * e
@@ -193,7 +190,6 @@ class Moments:
         return self.scatter / (self.n - 1)
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return every field as an array, for a file."""
         return {
             "n": np.asarray([self.n, self.nonzero], np.int64),
             "mean": self.mean,
@@ -205,7 +201,6 @@ class Moments:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> "Moments":
-        """Restore the moments that `to_arrays` returned."""
         names = ("mean", "scatter", "third", "directions", "fourth")
         if odd := [name for name in ("n", *names) if arrays[name].dtype != (np.int64 if name == "n" else np.float64)]:
             raise ValueError(f"moments whose {odd[0]} has the type {arrays[odd[0]].dtype}")
@@ -260,11 +255,9 @@ class Sample:
 
     @classmethod
     def empty(cls, width: int) -> "Sample":
-        """Return a sample of no vectors."""
         return cls(np.empty(0, np.uint64), np.empty((0, width), np.float32))
 
     def add(self, keys: Keys, vectors: NDArray[np.float32]) -> "Sample":
-        """Return the sample of the earlier vectors and these."""
         if len(self.keys) == SAMPLE_SIZE:
             smaller = keys < self.keys[-1]
             keys, vectors = keys[smaller], vectors[smaller]

@@ -75,8 +75,6 @@ _TOP = 10
 
 @dataclass(frozen=True)
 class Judged:
-    """Vectors of queries and documents, with the grades of relevant documents."""
-
     queries: Float64Array  # [q, d]
     documents: Float64Array  # [n, d], of equally near ones the first is found first
     # grades of each query by the rows of relevant documents; below 0: not in documents

@@ -58,7 +58,6 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, manifest: Manifest) -> "Origin":
-        """Return the origin of the vectors before whitening that a bundle computes."""
         source = manifest.source
         tokenizer = manifest.files.get(TOKENIZER_FILE)
         return cls(
@@ -99,24 +98,19 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Statistics:
-    """Moments and a sample of the vectors of a corpus."""
-
     moments: Moments  # moments of all vectors
     sample: Sample  # sample of the vectors, on which cosines can be measured before and after a map
     corpus: tuple[CorpusRecord, ...] = ()  # sources of the sentences, in order
 
     @classmethod
     def empty(cls, width: int) -> "Statistics":
-        """Return the statistics of no vectors of `width` coordinates."""
         return cls(Moments.empty(width), Sample.empty(width))
 
     def fitted_at(self, precision: Precision) -> "Statistics":
-        """Return the same statistics of vectors that a graph of this precision computed."""
         stated = None if precision == "fp32" else precision
         return replace(self, corpus=tuple(msgspec.structs.replace(corpus, fitted_at=stated) for corpus in self.corpus))
 
     def merge(self, other: "Statistics") -> "Statistics":
-        """Return the statistics of both corpora, this one first."""
         mine, theirs = len(self.moments.mean), len(other.moments.mean)
         if mine != theirs:
             raise UsageError(f"vectors of {mine} and {theirs} dimensions cannot be merged")
@@ -143,7 +137,6 @@ def save_statistics(path: Path, statistics: Statistics, origin: Origin) -> None:
 
 
 def load_statistics(path: Path) -> tuple[Statistics, Origin]:
-    """Read statistics that `save_statistics` wrote."""
     check_file(path, "make it with whiten fit")
     try:
         with safe_open(path, "numpy") as file:

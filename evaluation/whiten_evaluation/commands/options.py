@@ -40,7 +40,6 @@ bytes_option = option(
 
 
 def tasks_option(names: Iterable[str]) -> Callable[[Any], Any]:
-    """Return the option of some of these tasks."""
     return option(
         "--tasks", metavar="T,T", help=f"Some of the tasks, with commas. They are {','.join(names)}. [default: all]"
     )
@@ -63,14 +62,12 @@ def _plain(name: str) -> str:
 
 
 def locate_bundles(names: Iterable[str], prompt_name: str | None = None) -> list[tuple[str, Path]]:
-    """Return the names and paths of bundles, each of which can embed texts with a prompt."""
     located = [(name, locate_bundle(name)) for name in names]
     check_bundles((path for _, path in located), prompt_name)
     return located
 
 
 def read_similarity_tasks(folder: Path, tasks: str | None, report: Reporter, required: bool = True) -> StsData:
-    """Read the similarity tasks, and warn of those that are absent."""
     data = read_sts(folder, parse_tasks(tasks, SUBSETS), required)
     for line in data.missing():
         report.warn(line)

@@ -37,7 +37,6 @@ def figures(sweep: Sweep) -> dict[str, Figure]:
 
 
 def _layers_figure(sweep: Sweep) -> Figure:
-    """Plot the average of every single layer."""
     figure, axes = _lines("layer (0: embeddings)", "Every layer alone")
     for kind, name in NAMES.items():
         scores = sorted(sweep.of(kind, 1), key=lambda score: score.layers)
@@ -92,7 +91,6 @@ def _draw_map(figure: Figure, axes: Any, table: Float64Array, layers: tuple[int,
 
 
 def _lines(x: str, title: str) -> tuple[Figure, Any]:
-    """Return a figure with one pair of axes."""
     figure = Figure(figsize=(7.2, 4.3), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     axes.grid(True, color="#e5e5ea", linewidth=0.8)
@@ -113,7 +111,6 @@ def _plot(axes: Any, places: list[tuple[int, float]], name: str, colour: str) ->
 
 
 def png(figure: Figure) -> bytes:
-    """Return a figure as a PNG."""
     stream = io.BytesIO()
     figure.savefig(stream, format="png", metadata={"Software": "whiten"})
     return stream.getvalue()

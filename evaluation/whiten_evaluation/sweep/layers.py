@@ -39,8 +39,6 @@ _ELSEWHERE = "another XDG_CACHE_HOME"
 
 @dataclass(frozen=True)
 class LayerGraph:
-    """A folder with a graph of all layers and its tokenizer."""
-
     folder: Path
     layers: tuple[int, ...]
     pooling: Pooling
@@ -52,11 +50,9 @@ class LayerGraph:
 
     @property
     def path(self) -> Path:
-        """Return the path of the graph."""
         return self.folder / _GRAPH_FILE
 
     def embedder(self, options: SessionOptions) -> Embedder:
-        """Return an embedder of the graph."""
         tokenizer = Tokenizer(self.folder / TOKENIZER_FILE, self.max_seq_length, self.truncation_side)
         return load_graph(self.path, tokenizer, self.pad_token_id, options, LAYERS_OUTPUT, self.prompts)
 
@@ -67,8 +63,6 @@ class LayerGraph:
 
 @dataclass(frozen=True)
 class LayerVectors:
-    """Vectors of distinct texts in all layers, mapped from a file."""
-
     graph: LayerGraph
     rows: dict[str, int]
     table: NDArray[np.float32]  # [texts, layers, d]
@@ -120,7 +114,6 @@ def open_graph(
 
 
 def write_layers(model: TokenModel, graph: LayerGraph) -> None:
-    """Write the graph and the tokenizer into the graph's folder."""
     write_tokenizer(graph.folder, model.tokenizer, graph.max_seq_length)
     hidden = model.hidden_states(graph.layers, graph.pooling)
     together = layers_graph(hidden, graph.layers, graph.pooling, graph.width, graph.prompts.pooled)

@@ -105,13 +105,11 @@ def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
 
 
 def scores_csv(sweep: Sweep) -> str:
-    """Return all scores as csv, one row each."""
     rows = [(score.whitening, score.layers, score.average, *score.tasks) for score in sweep.scores]
     return _csv(("whitening", "layers", "average", *sweep.tasks), rows)
 
 
 def search_csv(sweep: Sweep) -> str:
-    """Return the scores of search as csv, one row each."""
     rows = [(score.whitened, score.layers, score.average, *score.collections) for score in sweep.searches]
     return _csv(("whitened", "layers", "average", *sweep.collections), rows)
 
@@ -129,7 +127,6 @@ _MOST_PAIRS = 10
 
 
 def summary_of_search(sweep: Sweep) -> list[str]:
-    """Return the result of search, and whether it is another than that of similarity."""
     if not sweep.searches:
         return []
     best = max(sweep.searches, key=lambda score: score.average)
@@ -162,7 +159,6 @@ def _kind(score: SearchScore) -> str:
 
 
 def protocol(sweep: Sweep) -> list[str]:
-    """Say what was scored, and how."""
     times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in sweep.seconds.items())
     size = f"{sweep.pooling} pooling, {sweep.width} dimensions, at most {sweep.max_seq_length} tokens"
     on_corpus = (
@@ -204,5 +200,4 @@ def _how(score: Score) -> str:
 
 
 def _speed(blocks: int, whole: int) -> str:
-    """Return how much faster a network is with some of its blocks."""
     return f"{blocks / whole:.1f} ×" if whole else "no block"

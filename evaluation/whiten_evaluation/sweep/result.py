@@ -45,8 +45,6 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a sweep: the content of `sweep.json`."""
-
     model: str
     checkpoint: str | None
     weights_sha256: str
@@ -88,10 +86,8 @@ def average(score: Score) -> float:
 
 
 def text_of(layers: tuple[int, ...]) -> str:
-    """Return layers as text, in the syntax of --layers."""
     return ",".join(map(str, layers))
 
 
 def in_words(layers: tuple[int, ...]) -> str:
-    """Return layers for the beginning of a sentence."""
     return f"Layer{'s' if len(layers) > 1 else ''} {text_of(layers)}"

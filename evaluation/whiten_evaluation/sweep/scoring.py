@@ -46,8 +46,6 @@ _ROUNDING = 2.0**-20
 
 @dataclass(frozen=True)
 class TaskVectors:
-    """A task's distinct texts with the vectors of all layers."""
-
     task: Task
     layers: tuple[int, ...]
     vectors: Float32Array  # [layers, m, d]
@@ -166,7 +164,6 @@ def whitener(fitted: LayerMoments, layers: Combination) -> Callable[[Float32Arra
 
 
 def white_cosines(data: TaskVectors, fitted: LayerMoments, layers: Combination) -> Cosines | None:
-    """Return the cosines of a combination that is whitened; None if all fitted vectors are equal."""
     white = whitener(fitted, layers)
     if white is None:
         return None

@@ -41,7 +41,6 @@ def searched_layers(layers: Sequence[int]) -> Combination:
 
 
 def of_sizes(layers: Sequence[int], sizes: range) -> set[Combination]:
-    """Return every combination of some sizes."""
     return set(chain.from_iterable(combinations(layers, size) for size in sizes))
 
 
@@ -61,7 +60,6 @@ class Search:
 
     @property
     def is_exhaustive(self) -> bool:
-        """Return whether all combinations are scored."""
         return len(searched_layers(self.layers)) <= EXHAUSTIVE
 
     def run(self) -> tuple[Score, ...]:
@@ -84,7 +82,6 @@ class Search:
         return tuple(self.scores[key] for key in sorted(self.scores))
 
     def _score(self, kinds: Sequence[Whitened], chosen: set[Combination]) -> None:
-        """Score combinations with some whitenings on every task."""
         table: dict[tuple[Whitened, Combination], list[float | None]] = {}
         fitted = self._fitted() if "corpus" in kinds else None
         unit = f"combinations{' on the corpus' if fitted else ''}"
@@ -166,7 +163,6 @@ _WHOLE = (Storage("float32", lambda width: 4 * width),)
 
 
 def texts_of(collections: Sequence[Collection]) -> list[str]:
-    """Return all texts of collections."""
     return [
         text for collection in collections for text in (*collection.queries.values(), *collection.documents.values())
     ]
@@ -215,6 +211,5 @@ Pair = tuple[Float32Array, Float32Array]
 
 
 def _maps(pair: Pair, fitted: LayerMoments, layers: Combination) -> list[tuple[bool, Pair]]:
-    """Return the vectors as they are and, where a whitening can be fitted, whitened."""
     white = whitener(fitted, layers) if fitted.enough else None
     return [(False, pair)] if white is None else [(False, pair), (True, (white(pair[0]), white(pair[1])))]

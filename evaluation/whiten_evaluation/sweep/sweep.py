@@ -29,8 +29,6 @@ from whiten_whitening.maps import ADVISED_RATIO, WhiteningSpec, check_sample_cou
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """A sweep to be run."""
-
     model: str  # name, directory or hub id, as for an export
     data: StsData
     collections: tuple[Collection, ...]

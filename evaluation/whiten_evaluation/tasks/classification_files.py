@@ -23,22 +23,17 @@ _RTE_LABELS = ("not_entailment", "entailment")
 
 @dataclass(frozen=True)
 class Split:
-    """n samples with their classes."""
-
     texts: tuple[str, ...]  # the sentence of each sample, or the first of each pair
     second: tuple[str, ...]  # the second sentence of each pair; empty where samples are single sentences
     labels: NDArray[np.int64]  # classes, numbered from 0, [n]
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return all sentences: those of `texts`, then those of `second`."""
         return self.texts + self.second
 
 
 @dataclass(frozen=True)
 class ClassificationTask:
-    """A task of SentEval, or RTE, of which `train` has the pairs to decide."""
-
     name: TaskName
     train: Split  # all samples where the task has no splits
     test: Split | None = None  # None where folds of `train` are tested
@@ -90,7 +85,6 @@ def lines_of(path: Path) -> list[str]:
 
 
 def _malformed(path: Path, number: int, line: str, wanted: str) -> DataError:
-    """Return the error for a malformed line; `number` counts from 1."""
     return DataError(f"{path}: line {number} is {line[:80]!r}; wanted {wanted}")
 
 
@@ -159,8 +153,6 @@ def _entailment(name: TaskName, path: Path) -> ClassificationTask:
 
 
 def _pairs(path: Path, columns: Sequence[str], labels: Sequence[str]) -> Split:
-    """Read pairs from a file whose header names the columns of both sentences and of the label."""
-
     def read(fields: list[str]) -> tuple[str, str, int]:
         first, second, label = fields
         if label not in labels:

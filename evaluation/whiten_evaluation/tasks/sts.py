@@ -45,8 +45,6 @@ class TaskScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A percentile interval at the confidence `LEVEL`."""
-
     low: float
     high: float
 
@@ -62,8 +60,6 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StsScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the scores of a bundle with its vectors stored in one way, and their differences from the first row."""
-
     bundle: str
     stored: str
     """How the vectors of both texts are stored: "float32" or "codes"."""
@@ -125,7 +121,6 @@ def score_task(task: Task, similarities: Sequence[NDArray[np.floating]]) -> Task
 
 
 def averages(tasks: Sequence[TaskScore]) -> dict[str, float]:
-    """Return the averages of mean, wmean and all over tasks."""
     return {kind: float(np.mean([getattr(task, kind) for task in tasks])) for kind in ("mean", "wmean", "all")}
 
 

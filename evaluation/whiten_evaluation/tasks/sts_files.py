@@ -38,8 +38,6 @@ _TRAINING = re.compile(r"train|trial", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Subset:
-    """The n pairs of sentences of a sub-dataset."""
-
     name: str  # such as "MSRpar"
     first: tuple[str, ...]
     second: tuple[str, ...]
@@ -54,8 +52,6 @@ class Subset:
 
 @dataclass(frozen=True)
 class Task:
-    """A task with all its sub-datasets."""
-
     name: str
     subsets: tuple[Subset, ...]
 
@@ -67,23 +63,18 @@ class Task:
 
 @dataclass(frozen=True)
 class StsData:
-    """The tasks that were found in a directory."""
-
     tasks: tuple[Task, ...]  # complete tasks, in the order of `SUBSETS`
     absent: Mapping[str, tuple[str, ...]]  # incomplete tasks, with the names of the sub-datasets that were not found
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Return the distinct sentences of all tasks."""
         return tuple(dict.fromkeys(text for task in self.tasks for text in task.texts))
 
     @property
     def complete(self) -> bool:
-        """Return whether all seven tasks were found."""
         return len(self.tasks) == len(SUBSETS)
 
     def missing(self) -> Iterator[str]:
-        """Yield one line for each task that is absent."""
         for name, subsets in self.absent.items():
             what = f" ({', '.join(subsets)})" if len(SUBSETS[name]) > 1 else ""
             part = "incomplete" if len(subsets) < len(SUBSETS[name]) else "absent"

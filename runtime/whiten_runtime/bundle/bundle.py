@@ -52,7 +52,6 @@ class Bundle:
 
     @property
     def model(self) -> Path:
-        """Return the path of the ONNX graph."""
         return self.path / MODEL_FILE
 
     @property
@@ -80,7 +79,6 @@ class Bundle:
             raise _unreadable(path, error) from error
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file that was checked."""
         with self.opened(name) as file:
             return file.read()
 
@@ -96,7 +94,6 @@ class Bundle:
 
 
 def replaced(path: Path) -> IntegrityError:
-    """Return the error of a file that is not the one that was checked."""
     return IntegrityError(
         f"{path}: replaced or altered since the bundle was opened; open it again, or restart the service"
     )
@@ -169,7 +166,6 @@ def list_files(root: Path) -> Iterable[str]:
 
 
 def _check_file(path: Path, name: str, record: FileRecord, verify_hash: bool) -> CheckedFile:
-    """Check a file against its record."""
     try:
         with opened(path, _MOST_BYTES.get(name)) as file:
             identity = identity_of(os.fstat(file.fileno()))  # before it is read: a file that is written then is another

@@ -26,7 +26,6 @@ The last one tells files apart that have one time of writing, such as those of a
 
 
 def identity_of(status: os.stat_result) -> Identity:
-    """Return numbers that change when a file is replaced or written."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
@@ -59,16 +58,13 @@ class CheckedFile:
 
     @classmethod
     def now(cls, path: Path, sha256: str | None = None) -> "CheckedFile":
-        """Return the file as it is now."""
         return cls(path, identity_of(path.stat()), sha256)
 
     @property
     def bytes(self) -> int:
-        """Return the size of the file."""
         return self.identity[2]
 
     def is_unchanged(self) -> bool:
-        """Return whether the bytes at its path are those that were checked."""
         try:
             if identity_of(self.path.stat()) == self.identity:
                 return True
@@ -78,7 +74,6 @@ class CheckedFile:
             return False
 
     def has_bytes_of(self, file: BufferedReader) -> bool:
-        """Return whether an open file, which is at its beginning, has the bytes that were checked."""
         identity = identity_of(os.fstat(file.fileno()))
         if identity not in (self.identity, self._other):
             if self.sha256 is not None and identity[2] == self.bytes and sha256_of_open(file) == self.sha256:
@@ -90,7 +85,6 @@ class CheckedFile:
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """Return the content of a regular file of at most so many bytes."""
     with opened(path, most) as file:
         return file.read(most)
 
@@ -118,12 +112,10 @@ class SentenceDigest:
         self.count = 0
 
     def add(self, sentence: str) -> None:
-        """Add a sentence to the hash."""
         self.count += 1
         self._digest.update(sentence.encode("utf-8", "surrogatepass") + b"\n")
 
     def hexdigest(self) -> str:
-        """Return the hash of the sentences so far."""
         return self._digest.hexdigest()
 
 

@@ -175,8 +175,6 @@ _PARTS = {
 
 @dataclass
 class GraphScan:
-    """Operators and external files of an ONNX file, and what a bundle's may not have."""
-
     operators: set[tuple[str, str]] = field(default_factory=set)
     """(domain, operator) of every node, subgraphs included; "" is the standard domain."""
     nested: set[str] = field(default_factory=set)
@@ -188,7 +186,6 @@ class GraphScan:
 
 
 def scan_graph(path: Path) -> GraphScan:
-    """Scan an ONNX file."""
     try:
         with opened(path, GRAPH_BYTES) as file:
             return scan_open_graph(path, file)

@@ -130,12 +130,10 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 def read_manifest(bundle: Path) -> Manifest:
-    """Read and check `whiten.json` in a bundle directory."""
     return parse_manifest(read_content(bundle), bundle / MANIFEST_FILE)
 
 
 def read_content(bundle: Path) -> bytes:
-    """Return the bytes of `whiten.json` in a bundle directory, for `parse_manifest`."""
     path = bundle / MANIFEST_FILE
     if (kind := kind_of_place(bundle, BundleError)) != "directory":
         what = "does not exist" if kind is None else "is not a directory"
@@ -156,7 +154,6 @@ def bundle_hash(bundle: Path) -> str:
 
 
 def parse_manifest(content: bytes, path: Path) -> Manifest:
-    """Parse and check the content of `whiten.json`."""
     try:
         version = msgspec.json.decode(content, type=_Version).format_version
         if version != FORMAT_VERSION:
@@ -185,7 +182,6 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields of a JSON object."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)

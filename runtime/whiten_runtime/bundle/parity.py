@@ -47,7 +47,6 @@ class Agreement:
 
 
 def in_words(parity: Agreement | ParityRecord) -> str:
-    """Describe an agreement in one line."""
     mean, worst = 1 - parity.mean_cosine, 1 - parity.min_cosine
     return (
         f"cosine 1 - {mean:.1e} on average, 1 - {worst:.1e} at worst, worst difference {parity.max_difference:.1e} of "
@@ -126,7 +125,6 @@ class Proof:
 
     @property
     def passed(self) -> bool:
-        """Return whether every bound of the gate is satisfied."""
         return self.gate.passes(self.agreement)
 
     def check(self, bundle: object, advice: str = "") -> None:
@@ -178,8 +176,6 @@ def compare(vectors: ArrayLike, reference: ArrayLike) -> Agreement:
 
 @dataclass(frozen=True)
 class Probes:
-    """Texts with the reference's vectors."""
-
     texts: tuple[str, ...]  # n texts; empty in a bundle that whitens vectors
     embeddings: NDArray[np.float64]  # finished vectors, float64 [n, k]
     unwhitened: NDArray[np.float64]  # vectors before whitening and normalisation, float64 [n, d]
@@ -226,7 +222,6 @@ def write_probes(root: Path, probes: Probes) -> None:
 
 
 def read_probes(bundle: Bundle) -> Probes:
-    """Read the probes of a bundle."""
     from safetensors import SafetensorError  # an encoder that proves nothing needs neither
     from safetensors.numpy import load
 

@@ -289,7 +289,6 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def pooling_modes(pooling: Pooling) -> tuple[PoolingMode, ...]:
-    """Return the modes of a pooling, in the order in which their results are concatenated."""
     modes = pooling.split("+")
     known = get_args(PoolingMode)
     if unknown := [mode for mode in modes if mode not in known]:

@@ -32,7 +32,6 @@ def is_in_space(manifest: Manifest, space: str) -> bool:
 
 
 def with_space(manifest: Manifest) -> Manifest:
-    """Return a manifest with the id of its space, in place of any other."""
     return msgspec.structs.replace(manifest, space=space_id(manifest))
 
 

@@ -20,8 +20,6 @@ _FLOAT, _INT64 = 1, 7
 
 
 class _Node(NamedTuple):
-    """A node of a graph, and the place of its bytes."""
-
     operator: str
     inputs: list[str]
     outputs: list[str]
@@ -95,14 +93,12 @@ def _weights_node(nodes: Sequence[_Node]) -> _Node:
 
 
 def _value(name: str, kind: int, *shape: int | str) -> bytes:
-    """Return the bytes of a ValueInfoProto: a tensor's name, its type and its shape."""
     sizes = [_varint(1 << 3) + _varint(size) if isinstance(size, int) else _field(2, size.encode()) for size in shape]
     tensor = _varint(1 << 3) + _varint(kind) + _field(2, b"".join(_field(1, size) for size in sizes))
     return _field(1, name.encode()) + _field(2, _field(1, tensor))
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """Return the bytes of a length-delimited field of a message."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 

@@ -43,7 +43,6 @@ def shown(text: str) -> str:
 
 
 def shown_json(document: str) -> str:
-    """Return a JSON document that means the same, with the characters of `shown` as JSON's own escapes."""
     if document.isascii() and "\x7f" not in document:
         return document
     return "".join(
@@ -58,7 +57,6 @@ def say(message: str, mark: str = "") -> None:
 
 
 def warn(message: str) -> None:
-    """Print a warning for a person, on stderr."""
     _print(one_line(message), f"{coloured('warning:', 'yellow', True)} ")
 
 
@@ -68,7 +66,6 @@ def say_written(message: str) -> None:
 
 
 def fail_line(message: str) -> None:
-    """Print an error in one line, on stderr."""
     _print(one_line(message), f"{coloured('error:', 'red', True)} ")
 
 
@@ -92,7 +89,6 @@ class _StdoutError(Exception):
 
 
 def echo(message: str | bytes, nl: bool = True) -> None:
-    """Print a result on stdout."""
     try:
         click.echo(message, nl=nl)
     except OSError as error:
@@ -100,12 +96,10 @@ def echo(message: str | bytes, nl: bool = True) -> None:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document for a program, on stdout."""
     echo(shown_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
 def human_size(count: int) -> str:
-    """Format a number of bytes for display, in decimal units."""
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 

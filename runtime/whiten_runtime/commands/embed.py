@@ -194,7 +194,6 @@ def _placed(windows: "Windows", source: str, column: str | None, kind: str | Non
 
 
 def _print(windows: "Windows") -> int:
-    """Print a line of JSON for each text, and return their number."""
     from whiten_runtime.files.write_vectors import json_row
 
     count = 0
@@ -206,7 +205,6 @@ def _print(windows: "Windows") -> int:
 
 
 def _write(windows: "Windows", metadata: "VectorMetadata", out: Path) -> int:
-    """Write vectors to a file, with a bar, and return their number."""
     from whiten_runtime.files.write_vectors import write_parts, writing_vectors
 
     count = 0

@@ -19,8 +19,6 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class Option(click.Option):
-    """An option of a command, under a heading of its help."""
-
     heading: str | None = None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -36,8 +34,6 @@ option = partial(click.option, cls=Option)
 
 
 class WholeNumber(click.IntRange):
-    """A whole number in ASCII digits."""
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number of a text, as `click.IntRange` does."""
         if isinstance(value, str) and parse_whole(value) is None:
@@ -58,8 +54,6 @@ def heading(name: str) -> Callable[[Decorated], Decorated]:
 
 
 class Command(click.Command):
-    """A command whose help has headings and examples."""
-
     def __init__(self, *args: Any, examples: Sequence[str] = (), section: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
@@ -78,7 +72,6 @@ class Command(click.Command):
         _write(formatter, {**sections, OTHER: last}, _COLUMN)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples, which are not wrapped."""
         with formatter.section("Examples"):
             formatter.write("".join(f"  {line}\n" for line in self.examples))
 
@@ -91,7 +84,6 @@ class Group(Command, click.Group):
         self.sections = tuple(sections)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands, each with its first sentence, then the options."""
         sections: dict[str, list[tuple[str, str]]] = {section: [] for section in self.sections}
         for name in self.list_commands(ctx):
             command = self.get_command(ctx, name)
@@ -119,7 +111,6 @@ def group(
 
 
 def _write(formatter: click.HelpFormatter, sections: dict[str, list[tuple[str, str]]], column: int) -> None:
-    """Write sections of rows of two columns, of which the first is as wide in every section."""
     for name, rows in sections.items():
         if rows:
             with formatter.section(name):

@@ -34,7 +34,6 @@ def info(bundle: str, as_json: bool) -> None:
 
 
 def describe(manifest: Manifest) -> str:
-    """Describe a bundle in aligned lines of text."""
     source, whitening, parity = manifest.source, manifest.whitening, manifest.parity
     origin = source.checkpoint or "local directory"
     rows = [

@@ -38,7 +38,6 @@ class _EntryPoints(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is named, and what follows it."""
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
             near = difflib.get_close_matches(name, known, 1)
@@ -69,5 +68,4 @@ def whiten(debug: bool) -> None:
 
 
 def main() -> None:
-    """Run `whiten`."""
     console.run(whiten)

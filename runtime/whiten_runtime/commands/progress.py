@@ -35,11 +35,9 @@ class ConsoleReporter(Reporter):
         self.warnings: list[str] = []
 
     def stage(self, text: str) -> None:
-        """Print a line for the stage."""
         say(text, coloured("· ", "cyan"))
 
     def warn(self, text: str) -> None:
-        """Print and keep the warning."""
         self.warnings.append(text)
         warn(text)
 

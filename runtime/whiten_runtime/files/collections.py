@@ -78,7 +78,6 @@ class Collection:
 
     @property
     def warnings(self) -> list[str]:
-        """Say what contradicts or is missing, and what becomes of it, a line for each kind."""
         absent = [key for own in self.relevant.values() for key in own if key not in self.documents]
         lines = []
         if self.empty:
@@ -105,7 +104,6 @@ class Collection:
 
 
 def has_collections(folder: Path) -> bool:
-    """Return whether there is a collection in a folder."""
     try:
         return bool(_corpora(folder))
     except OSError:
@@ -200,7 +198,6 @@ def _judgements(folder: Path, split: str | None) -> Path:
 
 
 def _read_texts(path: Path) -> dict[str, str]:
-    """Return the texts of a file by id, each with its title before it."""
     texts: dict[str, str] = {}
     with _opened(path) as stream:
         for row, (key, text, title) in parse_records(records_of(stream, str(path), "jsonl"), str(path), _read_text):
@@ -222,7 +219,6 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _read_text(row: int, lines: list[bytes]) -> tuple[str, str, str] | None:
-    """Return the id, the text and the title of a line."""
     value = value_of(lines[0], row)
     if value is None:
         return None
@@ -241,7 +237,6 @@ def _read_text(row: int, lines: list[bytes]) -> tuple[str, str, str] | None:
 
 
 def _read_judgement(fields: list[str]) -> tuple[str, str, int]:
-    """Return the query, the document and the grade of a record."""
     query, document, grade = fields
     if not _GRADE.fullmatch(grade):
         raise WrongRowError(f"has the grade '{grade[:80]}'; wanted a whole number of up to nine digits")

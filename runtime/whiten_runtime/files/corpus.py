@@ -24,7 +24,6 @@ _NUMBER = re.compile(r"\d+")
 
 
 def is_builtin(source: str) -> bool:
-    """Return whether a source of sentences names the built-in corpus."""
     if source.startswith(_PREFIX) and source != BUILTIN_CORPUS:
         raise UsageError(f"there is no corpus '{source}'; the built-in one is {BUILTIN_CORPUS}, others are files")
     return source == BUILTIN_CORPUS
@@ -32,7 +31,6 @@ def is_builtin(source: str) -> bool:
 
 @cache
 def builtin_sentences() -> tuple[tuple[str, str], ...]:
-    """Return kind and sentence of the whole built-in corpus, in the order of its file."""
     content = gzip.decompress((files(__package__) / BUILTIN_FILE).read_bytes()).decode("utf-8")
     sentences = []
     for line in content.splitlines():

@@ -33,8 +33,6 @@ _WANTED = (
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of sentences with scores, n of them."""
-
     first: tuple[str, ...]  # first sentence of each pair
     second: tuple[str, ...]  # second sentence of each pair
     scores: NDArray[np.float64]  # similarity of each pair as judged by people, [n]
@@ -42,7 +40,6 @@ class Pairs:
 
 
 def read_pairs(path: Path) -> Pairs:
-    """Read a file of pairs."""
     check_file(path, "wanted pairs with scores")
     with path.open("rb") as stream:
         rows = list(_rows(stream, path))
@@ -55,7 +52,6 @@ def read_pairs(path: Path) -> Pairs:
 
 
 def _rows(stream: BinaryIO, path: Path) -> Iterator[tuple[str, str, float]]:
-    """Yield both sentences and the score of each pair."""
     first = stream.readline().decode("latin-1").split("\t")
     stream.seek(0)
     headless = len(first) > max(_STS_COLUMNS) and number_of(first[_STS_COLUMNS[2]]) is not None

@@ -14,7 +14,6 @@ _BATCH_BYTES = 64 << 20
 
 
 def import_parquet() -> tuple[Any, Any]:
-    """Import pyarrow and pyarrow.parquet."""
     with needing("parquet"):
         import pyarrow
         import pyarrow.parquet
@@ -22,7 +21,6 @@ def import_parquet() -> tuple[Any, Any]:
 
 
 def open_parquet(stream: BinaryIO, name: str) -> Any:
-    """Open a Parquet file."""
     pyarrow, parquet = import_parquet()
     try:
         return parquet.ParquetFile(stream)
@@ -42,18 +40,15 @@ def choose_strings(column: str | None, schema: Any, name: str) -> str:
 
 
 def is_string(kind: Any) -> bool:
-    """Return whether a type of pyarrow is one of strings."""
     return str(kind) in ("string", "large_string", "string_view")
 
 
 def is_bytes(kind: Any) -> bool:
-    """Return whether a type of pyarrow is one of bytes."""
     pyarrow, _ = import_parquet()
     return str(kind) in ("binary", "large_binary", "binary_view") or pyarrow.types.is_fixed_size_binary(kind)
 
 
 def rows_at_once(file: Any, groups: list[int] | None = None) -> int:
-    """Return how many rows of some row groups are decoded at once, by what the file says of their size."""
     metadata = file.metadata
     chosen = [metadata.row_group(group) for group in (range(metadata.num_row_groups) if groups is None else groups)]
     rows: int = sum(group.num_rows for group in chosen)
@@ -71,7 +66,6 @@ def parquet_batches(file: Any, name: str, columns: list[str], groups: list[int] 
 
 
 def strings_of(column: Any) -> list[str | WrongRowError]:
-    """Return the strings of a column of a Parquet file, and what is wrong in place of others."""
     pyarrow, _ = import_parquet()
     plain = column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
     try:

@@ -57,7 +57,6 @@ def kind_of(name: str) -> tuple[Kind, Compression | None] | None:
 
 
 def endings() -> str:
-    """Return the endings of names by which files are known."""
     kinds, others = (", ".join(f".{name}" for name in get_args(names)) for names in (Kind, Compression))
     return f"{kinds}, or one of them with {others}"
 
@@ -93,7 +92,6 @@ def parse_records(
 
 
 def line_too_long(name: str, row: int) -> DataError:
-    """Return the error of a line that is too long to be read."""
     return DataError(f"{name}: line {row} is longer than {LONGEST >> 20} MiB; give one text a line, or shorten it")
 
 
@@ -158,7 +156,6 @@ def fields_of(lines: Sequence[bytes], row: int, kind: Kind) -> list[str]:
 
 
 def check_width(fields: Sequence[str], width: int) -> None:
-    """Check that a record has as many fields as the header."""
     if len(fields) != width:
         raise WrongRowError(f"has {len(fields)} columns; wanted {width}")
 
@@ -224,7 +221,6 @@ _JSON = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def text_at(value: str | dict[str, Any], column: str) -> str:
-    """Return the text of a string or object of a .jsonl file."""
     if isinstance(value, str):
         return value
     if column not in value:
@@ -248,12 +244,10 @@ def values_of(records: Iterable[Record]) -> list[str | dict[str, Any]]:
 
 
 def keys_of(values: Iterable[str | dict[str, Any]]) -> list[str]:
-    """Return all keys of the objects among some values."""
     return list(dict.fromkeys(key for value in values if isinstance(value, dict) for key in value))
 
 
 def type_of(value: object) -> str:
-    """Return the type of a value of JSON in words."""
     words = {dict: "an object", list: "a list", tuple: "two values", str: "a string", bool: "a truth value"}
     return "null" if value is None else words.get(type(value), f"the number {value!r:.30}")
 

@@ -21,7 +21,6 @@ PARTIAL = ".partial-"
 
 
 def cannot_write(error: OSError, path: Path, elsewhere: str = "another place") -> WhitenError:
-    """Return the error that says why `path` cannot be written, and what to do."""
     reason = error.strerror or one_line(error) or type(error).__name__
     return WhitenError(f"{path}: cannot be written ({reason}); check space and permissions, or name {elsewhere}")
 
@@ -70,7 +69,6 @@ class Written(io.FileIO):
         self._errors = partial(written_as, path, elsewhere)
 
     def write(self, content: Any) -> int:
-        """Write bytes, and return how many."""
         with self._errors():
             return super().write(content)
 
@@ -142,7 +140,6 @@ def delete_abandoned(target: Path) -> None:
 
 
 def flush(file: BinaryIO) -> None:
-    """Flush an open file to disk."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -163,7 +160,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def _open(target: Path, named: Path, elsewhere: str) -> tuple[Written, Path]:
-    """Create and lock a hidden file."""
     while True:
         temporary = target.with_name(f".{target.name}{PARTIAL}{secrets.token_hex(4)}")
         file = Written(temporary, "xb", named, elsewhere)
@@ -221,7 +217,6 @@ def check_replaceable(path: Path, elsewhere: str) -> None:
 
 
 def check_file_place(path: Path, elsewhere: str = "another place") -> None:
-    """Check that the file `path` can be written."""
     check_replaceable(path, elsewhere)
     with hidden_file(path, elsewhere):
         pass

@@ -78,7 +78,6 @@ def place_of(path: str | Path, column: str | None, index: int, kind: str | None 
 
 
 def place_name(path: str | Path, row: int) -> str:
-    """Return the name of a line of a file, or of a row of a Parquet file."""
     return f"{path}: {'row' if '.parquet' in Path(path).suffixes else 'line'} {row}"
 
 
@@ -171,8 +170,6 @@ def _read_parquet(stream: BinaryIO, name: str, column: str | None) -> Iterator[t
 
 @dataclass(frozen=True)
 class Layout:
-    """Describes the records of a file by its beginning."""
-
     kind: Kind
     header: tuple[str, ...] | None = None  # of a .csv or .tsv file; empty if the file is
     column: str | None = None  # column of the texts; None for lines that are texts

@@ -25,8 +25,6 @@ LONGEST_HEADER = 1 << 20
 
 
 class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Vectors of a file."""
-
     space: str
     """Id of the space of the vectors."""
     bundle: str
@@ -56,7 +54,6 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
         prompt: str | None = None,
         precision: VectorPrecision = "float32",
     ) -> "VectorMetadata":
-        """Describe vectors that a bundle computes with these options."""
         default = manifest.default_prompt_name if prompt is None else None
         alignment = manifest.whitening.alignment if manifest.whitening else None
         return cls(
@@ -72,7 +69,6 @@ class VectorMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def coded(self) -> bool:
-        """Return whether the numbers are codes, which cannot be compared like vectors."""
         return self.precision not in (msgspec.UNSET, "float32")
 
     @property
@@ -109,7 +105,6 @@ def sidecars_of(path: Path) -> list[Path]:
 
 
 def is_header(row: object) -> bool:
-    """Return whether an object of a .jsonl file is metadata instead of a vector."""
     return isinstance(row, dict) and list(row) == [KEY] and isinstance(row[KEY], dict)
 
 

@@ -37,7 +37,6 @@ class Writer:
         self._begin()
 
     def write(self, texts: Sequence[str], vectors: Vectors) -> None:
-        """Append texts and their vectors."""
         self._append(texts, vectors)
         self.count += len(vectors)
 

@@ -19,8 +19,6 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class CachedBundle:
-    """The bundle of a commit in the cache."""
-
     folder: Path  # its directory, named by the commit
     damaged: tuple[str, ...]  # files that are missing, or have another size than the manifest says
 

@@ -35,14 +35,11 @@ _LONGEST = 96
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository of the hub."""
-
     id: str  # ORG/NAME
     revision: str | None = None  # branch, tag or commit; None for the main branch
 
 
 def is_repository_id(text: str) -> bool:
-    """Return whether a text has the form of ORG/NAME."""
     whole = _ID.fullmatch(text) is not None
     return whole and len(text) <= _LONGEST and "--" not in text and ".." not in text and not text.endswith(".git")
 
@@ -163,7 +160,6 @@ def _only_commit(repository: Repository) -> Path | None:
 
 
 def _check_present(cached: CachedBundle, why: str) -> None:
-    """Raise BundleError for a file of the cache that is there and damaged."""
     for name in cached.damaged:
         path = cached.folder / name
         remedy = f"delete {path.resolve()}, and open the bundle by its name where the hub can be reached: {why}"

@@ -18,8 +18,6 @@ CARD_FILE = "README.md"
 
 @dataclass(frozen=True)
 class Upload:
-    """A bundle that was uploaded."""
-
     url: str  # address of the commit
     commit: str  # id of the commit
     files: tuple[str, ...]  # POSIX paths of the files that the commit contains
@@ -78,7 +76,6 @@ def _files_of(bundle: Bundle) -> tuple[str, ...]:
 
 
 def _commit(api: Any, repository: Repository, operations: Sequence[Any], message: str, parent: str) -> Any:
-    """Make a commit that follows a commit, and no other."""
     from huggingface_hub.errors import HfHubHTTPError
 
     hub_id, branch = repository.id, repository.revision

@@ -53,8 +53,6 @@ _TOLERATED_PADDING = 1.25
 
 @dataclass(frozen=True)
 class Schedule:
-    """Says how the texts of a call become batches."""
-
     workers: int  # maximum number of batches that run at once
     # maximum number of padded tokens of a batch with more than one text; a quarter more for a call that is one batch
     budget: int
@@ -69,7 +67,6 @@ class Schedule:
 
     @classmethod
     def on_cpu(cls, threads: int, workers: int) -> "Schedule":
-        """Return a schedule of batches with one thread each, or of one batch at a time with all threads."""
         return cls(workers, TOKEN_BUDGET if workers == threads else ALONE_TOKEN_BUDGET, alone=ALONE_TOKENS)
 
     @classmethod

@@ -127,17 +127,14 @@ class CpuEngine(Engine):
         self._wide.check_open()
 
     def close(self) -> None:
-        """Free the model."""
         self._wide.close()
         self._narrow.close()
 
     def _session_for(self, tokens: int) -> ForkSafeSession:
-        """Return the session for a batch that runs alone."""
         sessions = self._narrow, self._wide
         return self._usable(*(sessions if self._little(tokens) else reversed(sessions)))
 
     def _little(self, tokens: int) -> bool:
-        """Return whether a batch of so many tokens is faster with one thread."""
         return self.graph.bytes * max(tokens, _USUAL_TOKENS) < self._little_work
 
     def _usable(self, wanted: ForkSafeSession, other: ForkSafeSession) -> ForkSafeSession:

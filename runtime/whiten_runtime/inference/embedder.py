@@ -28,21 +28,16 @@ No text of words comes near: English has 4 to 5 a token. It is what text-embeddi
 
 
 class Count:
-    """Represents a number to which several threads add."""
-
     def __init__(self) -> None:
         self.number, self.lock = 0, ForkSafeLock()
 
     def add(self, number: int) -> None:
-        """Add to it."""
         with self.lock:
             self.number += number
 
 
 @dataclass(frozen=True)
 class DifferentTexts:
-    """The different texts of a call, each of which is computed once."""
-
     texts: list[str]
     firsts: list[int]  # index in the call of the first text that is equal to each
     places: list[int]  # index in `texts` of each text of the call
@@ -59,7 +54,6 @@ class DifferentTexts:
         return cls(list(firsts), list(firsts.values()), [places[text] for text in texts])
 
     def count(self, some: Iterable[int]) -> int:
-        """Return the number of texts of the call that are equal to some of the different ones."""
         chosen = set(some)
         return sum(place in chosen for place in self.places)
 
@@ -87,7 +81,6 @@ class Embedder:
         return other
 
     def close(self) -> None:
-        """Free the model. The embedder cannot be used afterwards."""
         self.engine.close()
 
     def __enter__(self) -> "Embedder":
@@ -98,12 +91,10 @@ class Embedder:
 
     @property
     def truncated(self) -> int:
-        """Return the number of texts that were cut so far."""
         return self._truncated.number
 
     @property
     def width(self) -> int:
-        """Return the number of coordinates that the graph gives."""
         return self.engine.width_of(self._output)
 
     @property
@@ -223,7 +214,6 @@ class Embedder:
             start, window, tokenized = end, following, pending.result()
 
     def _finished(self, texts: TokenizedTexts, options: EncodeOptions, start: int, advance: Advance) -> NDArray[Any]:
-        """Run and finish texts, of which the first is the one with index `start` of its call."""
         try:
             return options.finish(self.run(texts, options, advance))
         except NoVectorError as error:
@@ -245,7 +235,6 @@ class Embedder:
         return [text[part] if index in too_long else text for index, text in enumerate(texts)], too_long
 
     def part_read(self, characters: int) -> slice:
-        """Return the part of a text that is read where so many characters are."""
         return slice(-characters, None) if self.tokenizer.truncation_side == "left" else slice(characters)
 
 

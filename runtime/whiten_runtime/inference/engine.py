@@ -56,7 +56,6 @@ class Engine:
         self.placement = placement_of(session)
 
     def gives(self, output: str) -> bool:
-        """Return whether the graph has this output."""
         return output in self._widths
 
     def width_of(self, *outputs: str) -> int:
@@ -189,11 +188,9 @@ class Engine:
         return vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
 
     def _run(self, feed: Feed, outputs: Sequence[str], side_by_side: bool) -> list[NDArray[np.float32]]:
-        """Run the graph on a padded batch, and return its outputs."""
         raise NotImplementedError
 
     def feed(self, ids: Sequence[Sequence[int]], prompt_tokens: int = 0) -> Feed:
-        """Pad the token ids of one batch."""
         return pad_batch(ids, self._pad_token_id, prompt_tokens=prompt_tokens)
 
     def room(self, tokens: int, texts: int) -> AbstractContextManager[object]:
@@ -225,7 +222,6 @@ class Engine:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Free the model."""
         raise NotImplementedError
 
 
@@ -236,8 +232,6 @@ def is_out_of_memory(error: Exception) -> bool:
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """Token ids of texts, cut to the length that the bundle takes."""
-
     ids: list[list[int]]  # token ids of each text, special tokens and prompt included
     prompt_tokens: int = 0  # number of tokens at the beginning of each text that are left out of the pooling
     truncated: int = 0  # number of texts that were cut, equal ones counted each

@@ -86,8 +86,6 @@ class CudaGraphRunner:
 
 
 class _Slot(NamedTuple):
-    """Arrays of one length, whose addresses are fixed."""
-
     inputs: dict[str, Any]
     output: Any
     binding: Any
@@ -100,7 +98,6 @@ def graph_lengths(longest: int) -> tuple[int, ...]:
 
 
 def with_cuda_graph(options: SessionOptions) -> SessionOptions:
-    """Return the options of a session that records CUDA graphs."""
     first, *others = options.providers
     if provider_name(first) != CUDA_PROVIDER:
         return options
@@ -113,7 +110,6 @@ def enables_cuda_graph(provider: Provider) -> bool:
 
 
 def device_of(provider: Provider) -> tuple[str, int]:
-    """Return onnxruntime's name for the device of a provider, and its number."""
     if provider_name(provider) != CUDA_PROVIDER:
         return "cpu", 0
     return "cuda", int(provider_options(provider).get("device_id", 0))
@@ -148,8 +144,6 @@ up to 512 gave at most 9e-7 in float32 and 1.2e-3 in float16; a kernel that read
 
 
 class GpuEngine(Engine):
-    """Runs a graph on NVIDIA's providers, with one session."""
-
     def __init__(self, graph: GraphFile, options: SessionOptions, pad_token_id: int) -> None:
         self.graph = graph
         self._options = options
@@ -204,7 +198,6 @@ class GpuEngine(Engine):
         self._session.check_open()
 
     def close(self) -> None:
-        """Free the model."""
         self._session.close()
         if self._cuda_graphs is not None:
             self._cuda_graphs.close()

@@ -147,7 +147,6 @@ def load_graph(
 
 
 def _for_length(settings: SessionOptions, longest: int) -> SessionOptions:
-    """Return the options for texts of up to `longest` tokens."""
     shared = longest <= SHORT or provider_name(settings.providers[0]) in NVIDIA
     return replace(settings, shared_buffers=shared)
 

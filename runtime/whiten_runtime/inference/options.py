@@ -30,15 +30,12 @@ Its version 6.2 has an empty prompt for documents where a folder has none, so th
 
 @dataclass(frozen=True)
 class Prompts:
-    """Prompts of a bundle."""
-
     texts: Mapping[str, str] = field(default_factory=dict)  # prompts by name
     default: str | None = None  # name of the prompt that texts get if none is asked for; None for no prompt
     pooled: bool = True  # whether the tokens of a prompt take part in the pooling
 
     @classmethod
     def of(cls, manifest: Manifest) -> "Prompts":
-        """Return the prompts of a bundle."""
         return cls(manifest.prompts, manifest.default_prompt_name, manifest.include_prompt)
 
     def of_fit(self, whitening: WhiteningRecord | None) -> str:

@@ -52,7 +52,6 @@ class PassageEmbedder:
         return options.finish(vectors, "spans")
 
     def close(self) -> None:
-        """Free the session."""
         self._session.close()
 
     def _tokens(self, text: str, prompt: str) -> list[Token]:
@@ -69,7 +68,6 @@ _PARTS = "cut it between passages, and embed those of each part"
 
 
 def checked_spans(text: str, spans: Iterable[Sequence[int]]) -> Passages:
-    """Check a text and the spans of its passages, and return them as an array."""
     if not isinstance(text, str):
         raise TextError(f"text is {described(text)}; wanted one str")
     if not isinstance(spans, Iterable):

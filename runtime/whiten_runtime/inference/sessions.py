@@ -38,7 +38,6 @@ class Interruption:
             self._options.terminate = True
 
     def watch(self, options: Any) -> None:
-        """Take the options of a run that begins."""
         self._options = options
         if self.requested:
             options.terminate = True
@@ -123,7 +122,6 @@ class ForkSafeSession:
 
     @property
     def alive(self) -> bool:
-        """Return whether this process has created the session."""
         return self._session is not None
 
     def check_open(self) -> None:
@@ -132,7 +130,6 @@ class ForkSafeSession:
             raise ClosedError("this encoder was closed; create a new one")
 
     def release(self) -> None:
-        """Free the session until it is used again."""
         self._session = None
 
     def close(self) -> None:
@@ -180,7 +177,6 @@ class GraphFile:
 
     @property
     def unchanged(self) -> bool:
-        """Return whether the files are the same as when they were checked."""
         return all(file.is_unchanged() for file in self._files)
 
     def create_session(
@@ -203,7 +199,6 @@ class GraphFile:
             check_unchanged(self._files)
 
     def output_widths(self, session: Any) -> dict[str, int]:
-        """Return the number of coordinates of each output that holds vectors."""
         inputs = {value.name: value.type for value in session.get_inputs()}
         if inputs != {"input_ids": "tensor(int64)", "attention_mask": "tensor(int64)"}:
             raise BundleError(

@@ -75,7 +75,6 @@ class WordCache:
         return [*self._before, *chain.from_iterable(map(known.__getitem__, chunks)), *self._after]
 
     def _find(self, known: dict[str, Row], wanted: Iterable[str]) -> dict[str, Row]:
-        """Return the ids of chunks, remembered or not."""
         ids_of, new = {}, []
         for chunk in wanted:
             ids = known.get(chunk)
@@ -177,8 +176,6 @@ _CHARACTERS = re.compile("[\ud800-\udbff][\udc00-\udfff]|.", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of a text."""
-
     id: int  # its id
     text: str  # what the tokenizer calls it, such as "##ing"
     special: bool  # whether it is not of the text, but put before or after it
@@ -218,7 +215,6 @@ class Tokenizer:
         self.truncation_side = truncation_side
 
     def shortened(self, max_seq_length: int) -> "Tokenizer":
-        """Return a tokenizer of the same ids that cuts them to fewer tokens."""
         other = copy(self)
         other.max_seq_length = max_seq_length
         return other
@@ -228,7 +224,6 @@ class Tokenizer:
         return [row for rows in self.parts(texts) for row in rows]
 
     def parts(self, texts: Sequence[str]) -> Iterator[list[list[int]]]:
-        """Yield what `tokenize` returns, a part at a time."""
         for part in _parts(texts):
             with native_call, _typed_errors("the bundle's tokenizer fails"):
                 if self._words is not None:
@@ -238,7 +233,6 @@ class Tokenizer:
             yield rows
 
     def tokens(self, text: str, special: bool = True) -> list[Token]:
-        """Return the tokens of a text, not truncated."""
         check_flags(special=special)
         if not isinstance(text, str):
             raise TextError(f"text is {described(text)}; wanted one str")

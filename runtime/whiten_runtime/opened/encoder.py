@@ -281,7 +281,6 @@ class Encoder(OpenedModel):
 
 
 def check_device(device: object, own_device: str) -> None:
-    """Check that the device of a call is the encoder's own."""
     if str(device) not in (own_device, own_device.removesuffix(":0")):
         raise UsageError(
             f"device is {str(device)!r}, but this encoder is on {own_device!r}, as chosen when it was opened; leave it "

@@ -155,7 +155,6 @@ class OpenedModel(OpenedBundle):
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Return the bundle's prompts by name."""
         return dict(self._bundle.manifest.prompts)
 
     @property
@@ -165,7 +164,6 @@ class OpenedModel(OpenedBundle):
 
     @property
     def providers(self) -> list[str]:
-        """Return the active execution providers, in order of preference."""
         return self._engine.providers
 
     @property
@@ -175,7 +173,6 @@ class OpenedModel(OpenedBundle):
 
     @property
     def placement(self) -> Placement:
-        """Return the number of nodes that onnxruntime put on each provider."""
         return self._engine.placement
 
     @property
@@ -184,7 +181,6 @@ class OpenedModel(OpenedBundle):
         return self._embedder.truncated
 
     def close(self) -> None:
-        """Free the model. The encoder cannot be used afterwards."""
         self._embedder.close()
         self._passages.close()
 

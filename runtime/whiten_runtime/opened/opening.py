@@ -55,8 +55,6 @@ class Opening:
 
 
 class OpenedBundle:
-    """An open bundle. Subclasses open it in `_open`."""
-
     _bundle: Bundle
     _moments: OutputMoments | None  # of its vectors over its corpus, if it stores them
     _opening: Opening
@@ -65,15 +63,12 @@ class OpenedBundle:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Free the graph. The object cannot be used afterwards."""
         raise NotImplementedError
 
     def _probed(self, probes: Probes) -> tuple[Callable[[Any], NDArray[np.float32]], Any]:
-        """Return the function that computes vectors of probes, and what it takes."""
         raise NotImplementedError
 
     def _run_batch(self, items: Any) -> NDArray[np.float32]:
-        """Compute vectors of probes in one batch, padded to the longest."""
         raise NotImplementedError
 
     def verify(self, quick: bool = False) -> Agreement:
@@ -184,12 +179,10 @@ class OpenedBundle:
 
     @property
     def manifest(self) -> Manifest:
-        """Return the bundle's manifest."""
         return self._bundle.manifest
 
     @property
     def dimension(self) -> int:
-        """Return the number of coordinates of a vector, k."""
         return self._bundle.manifest.dimension
 
     @property
@@ -222,7 +215,6 @@ class OpenedBundle:
 
 
 def encode_options(opened: OpenedBundle, **arguments: Unpack[EncodeArguments]) -> EncodeOptions:
-    """Check the options of a call, which are named as in `Encoder.encode`, against an open bundle."""
     if unknown := arguments.keys() - EncodeArguments.__annotations__.keys():
         raise UsageError(
             f"{min(unknown)!r} is no argument of this call; wanted some of {', '.join(EncodeArguments.__annotations__)}"
@@ -241,7 +233,6 @@ def bundle_of(opened: OpenedBundle) -> Bundle:
 
 
 def providers_of(opened: OpenedBundle) -> str:
-    """Return the providers that an open bundle was asked to run on, with their options."""
     return describe_providers(opened._opening.options.providers)
 
 

@@ -24,8 +24,6 @@ from whiten_runtime.ort.session import SessionOptions, create_session
 
 @dataclass(frozen=True)
 class ProviderCheck:
-    """Result of the test of one provider."""
-
     name: str  # name of the provider
     works: bool  # whether it multiplied two matrices correctly
     problem: str | None = None  # reason for the failure; None if it works
@@ -34,8 +32,6 @@ class ProviderCheck:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Lists what this machine can run."""
-
     system: str  # operating system and architecture
     python: str  # version of Python
     whiten: str  # version of whiten
@@ -47,7 +43,6 @@ class Diagnosis:
 
 
 def diagnose(wanted: Sequence[Provider] = ()) -> Diagnosis:
-    """Diagnose this machine."""
     packages, unit = installed_packages(), processor()
     problems: list[str] = []
     build, checks = None, []

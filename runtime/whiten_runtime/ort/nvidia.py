@@ -19,7 +19,6 @@ _TENSORRT = ("libnvinfer", "libnvonnxparser")
 
 
 def advice(missing: str) -> str:
-    """Return the next step for a missing library."""
     if missing.startswith(_TENSORRT):
         return "pip install tensorrt"
     if missing == _DRIVER:

@@ -36,8 +36,6 @@ _FEATURES = {
 
 @dataclass(frozen=True)
 class Processor:
-    """Processor of a machine, and the part of it that this process may use."""
-
     model: str  # name of the processor; "" where the system does not give it
     # instruction sets that matter to matrix products; empty where the system does not list them
     features: tuple[str, ...]
@@ -47,7 +45,6 @@ class Processor:
 
 
 def processor(root: Path = Path("/")) -> Processor:
-    """Inspect the processor."""
     model, features = _model_and_features(root)
     return Processor(
         model=model,

@@ -44,7 +44,6 @@ of a float16 normalisation are computed in float32.
 
 
 def checked_providers(providers: Sequence[Provider]) -> tuple[Provider, ...]:
-    """Check providers, and return them with our default options added."""
     if isinstance(providers, str):
         raise UsageError(f"providers is the string '{providers}'; wanted a list, such as ['{providers}']")
     if not isinstance(providers, Sequence):
@@ -106,7 +105,6 @@ def parse_provider(text: str) -> Provider:
 
 
 def provider_name(provider: Provider) -> str:
-    """Return the name of a provider given alone or with its options."""
     return provider if isinstance(provider, str) else provider[0]
 
 
@@ -206,7 +204,6 @@ def silence_log() -> None:
 
 
 def installed_packages() -> dict[str, str]:
-    """Return the versions of those of `PACKAGES` that are installed."""
     from importlib.metadata import PackageNotFoundError, version  # imports email too; an encoder needs neither
 
     versions = {}
@@ -227,14 +224,12 @@ def conflict(installed: Mapping[str, str]) -> str | None:
 
 
 def reinstall(installed: Sequence[str] | Mapping[str, str] = PACKAGES[:2]) -> str:
-    """Return the commands that leave one of several packages installed."""
     return f"pip uninstall -y {' '.join(installed)}, then pip install one of them: onnxruntime-gpu for NVIDIA"
 
 
 def check_available(
     providers: Sequence[Provider], available: Sequence[str], installed: Callable[[], Mapping[str, str]]
 ) -> None:
-    """Check that onnxruntime was built with each provider."""
     for name in map(provider_name, providers):
         if name in available:
             continue

@@ -47,7 +47,6 @@ class Placement:
     operators: Mapping[str, Mapping[str, int]]
 
     def nodes(self, provider: str | None = None) -> int:
-        """Return the number of nodes on a provider, or on all of them."""
         providers = self.operators.values() if provider is None else [self.operators.get(provider, {})]
         return sum(sum(counts.values()) for counts in providers)
 
@@ -132,8 +131,6 @@ class Tuning:
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """Options with which sessions are created."""
-
     # execution providers in order of preference; all of them must be active
     providers: tuple[Provider, ...] = (CPU_PROVIDER,)
     threads: int | None = None  # threads of one call; None for WHITEN_THREADS, else all the CPUs this process may use
@@ -156,7 +153,6 @@ class SessionOptions:
 
     @classmethod
     def on_device(cls, device: str) -> "SessionOptions":
-        """Return the options for a device, as in `providers.on_device`."""
         return cls((on_device(device),))
 
     @property

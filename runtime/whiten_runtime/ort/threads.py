@@ -25,7 +25,6 @@ _renewables: WeakSet[_Renewable] = WeakSet()
 
 
 def after_fork_in_child(action: Callable[[], None]) -> None:
-    """Run an action in every child that this process forks, where the system can fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=action)
 
@@ -46,7 +45,6 @@ class ForkSafeLock:
         _renewables.add(self)
 
     def renew(self) -> None:
-        """Replace the lock by a free one."""
         self._lock = threading.Lock()
 
     def acquire(self, blocking: bool = True) -> bool:
@@ -54,7 +52,6 @@ class ForkSafeLock:
         return self._lock.acquire(blocking)
 
     def release(self) -> None:
-        """Give the lock back."""
         self._lock.release()
 
     def __enter__(self) -> None:
@@ -88,7 +85,6 @@ class FairSemaphore:
         _renewables.add(self)
 
     def renew(self) -> None:
-        """Forget who holds and who waits."""
         self._changed, self._amount = threading.Condition(), 0
         self._owners: set[object] = set()
         self._waiting: deque[_Holder] = deque()
@@ -149,7 +145,6 @@ class ExitGate:
         atexit.register(self.close)
 
     def renew(self) -> None:
-        """Forget the calls of other threads."""
         self._changed, self._calls, self._closed = threading.Condition(), 0, False
 
     def __enter__(self) -> None:

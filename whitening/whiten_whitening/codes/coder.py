@@ -296,7 +296,6 @@ def _unit_rows(rows: NDArray[np.generic]) -> Float64Array:
 
 
 def _check_similarity(manifest: Manifest) -> None:
-    """Check that a bundle compares vectors by their directions."""
     similarity = manifest.similarity_fn_name
     if similarity not in (("cosine", "dot", "euclidean") if manifest.normalize else ("cosine",)):
         raise UsageError(

@@ -64,7 +64,6 @@ class Codes:
 
 
 def write_tensors(path: str | Path, arrays: dict[str, NDArray[Any]], header: dict[str, object]) -> None:
-    """Write arrays as safetensors with a header."""
     content = save(
         {name: np.ascontiguousarray(array) for name, array in arrays.items()},
         {KEY: json.dumps({"format": FORMAT, **header})},
@@ -73,7 +72,6 @@ def write_tensors(path: str | Path, arrays: dict[str, NDArray[Any]], header: dic
 
 
 def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read arrays and the header of a file of a kind, "codes" or "coder"."""
     place = path_of("path", path)
     check_file(place, f"wanted a saved {kind}", DataError)
     try:

@@ -31,7 +31,6 @@ _POSITIVE: dict[int, tuple[float, ...]] = {
 
 
 def bits_of(size: int, axes: int) -> Bits:
-    """Return the bits of a coordinate in codes of `size` bytes."""
     choices: tuple[tuple[Bits, float], ...] = ((4, 2 / 3), (3, 2 / 3), (2, 1 / 2))  # with the share of axes to keep
     return next((bits for bits, share in choices if 8 * size >= bits * share * axes), 1)
 
@@ -130,7 +129,6 @@ def decode_levels(packed: Bytes, bits: Bits, dims: int) -> NDArray[np.float32]:
 
 
 def _zero(bits: Bits) -> int:
-    """Return the number of the least positive level."""
     return int(1 << bits - 1)
 
 
