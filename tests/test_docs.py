@@ -11,7 +11,7 @@ import pytest
 
 import whiten as whiten_names
 from whiten_export.commands.export import export
-from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.console import whiten
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -13,10 +13,9 @@ _MODULES = {
     "whiten_export.recipe": "Recipe",
     "whiten_export.refit": "export_vectors fit_bundle refit_bundle",
     "whiten_export.bundle_files": "Export",
-    "whiten_runtime.bundle.manifest": "Manifest",
     "whiten_runtime.bundle.parity": "Agreement",
-    "whiten_runtime.bundle.records": (
-        "AlignmentRecord CandidateRecord ChoiceRecord CorpusRecord FileRecord IsotropyRecord "
+    "whiten_runtime.bundle.manifest": (
+        "AlignmentRecord CandidateRecord ChoiceRecord CorpusRecord FileRecord IsotropyRecord Manifest "
         "ParityRecord QuantizationRecord Source TextMemory WhiteningRecord"
     ),
     "whiten_runtime.errors": (
@@ -26,15 +25,14 @@ _MODULES = {
     "whiten_runtime.files.corpus": "Corpus",
     "whiten_runtime.inference.options": "EncodeArguments QueuedArguments",
     "whiten_runtime.inference.vectors": "Nearest",
-    "whiten_runtime.opened.encoder": "Encoder",
-    "whiten_runtime.opened.vector_whitener": "VectorWhitener",
+    "whiten_runtime.encoder": "Encoder",
+    "whiten_runtime.vector_whitener": "VectorWhitener",
     "whiten_runtime.reporter": "Reporter",
     "whiten_serving.batcher": "AsyncEncoder Batcher",
     "whiten_serving.requests": (
         "BatcherCounters BatcherStats DeadlineExceededError OverloadedError TooManyTokensError"
     ),
-    "whiten_whitening.codes.coder": "Coder",
-    "whiten_whitening.codes.io": "Codes",
+    "whiten_whitening.codes": "Coder Codes",
     "whiten_whitening.drift": "Drift DriftMonitor",
     "whiten_whitening.estimator": "Whitening",
     "whiten_whitening.maps": "WhiteningSpec",

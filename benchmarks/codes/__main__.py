@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from benchmarks.machine import made_by
 from whiten import Coder, Encoder
-from whiten_evaluation.tasks.sts_files import StsData, read_sts
-from whiten_runtime.files.texts import read_texts
-from whiten_whitening.similarity import cosines, spearman
+from whiten_evaluation.sts import StsData, read_sts
+from whiten_runtime.files.rows import read_texts
+from whiten_whitening.measures import cosines, spearman
 
 Vectors = NDArray[np.float32]
 Kind = tuple[str, int, Callable[[Vectors], Vectors], Callable[[Vectors], Vectors]]

@@ -26,7 +26,7 @@ from benchmarks.workloads import checkpoint, mixed_passages, passages, plain_tok
 from whiten_export.export import export_bundle
 from whiten_export.recipe import Recipe
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
-from whiten_runtime.files.texts import read_texts
+from whiten_runtime.files.rows import read_texts
 from whiten_runtime.inference.tokenizer import Tokenizer
 
 HERE = Path(__file__).parent

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from benchmarks.machine import made_by
 from whiten import Encoder
-from whiten_evaluation.tasks.retrieval import TOP, measured
-from whiten_runtime.files.collections import Collection, read_collections
+from whiten_evaluation.retrieval import TOP, measured
+from whiten_runtime.files.judged import Collection, read_collections
 from whiten_runtime.inference.vectors import Nearest
 
 Vectors = NDArray[np.float32]

@@ -23,7 +23,7 @@ from benchmarks.long_texts.engines import ENGINES, Job
 from benchmarks.long_texts.networks import NETWORKS, Network, checkpoint, network_of
 from benchmarks.machine import made_by
 from benchmarks.workloads import passages, plain_tokenizer
-from whiten_runtime.files.texts import read_texts
+from whiten_runtime.files.rows import read_texts
 
 HERE = Path(__file__).parent
 REFERENCE = "PyTorch fp32"

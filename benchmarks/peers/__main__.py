@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from benchmarks.machine import machine
 from benchmarks.workloads import checkpoint, long_passages, mixed_passages, plain_tokenizer, workloads
-from whiten_runtime.files.texts import read_texts
+from whiten_runtime.files.rows import read_texts
 from whiten_runtime.ort.processor import available_cpus
 
 HERE = Path(__file__).parent

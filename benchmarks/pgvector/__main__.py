@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.machine import made_by
 from examples.pgvector_search import CANDIDATES, Rows, searches, store
 from whiten import Coder, Encoder
-from whiten_runtime.files.texts import read_texts
+from whiten_runtime.files.rows import read_texts
 
 LINKS, BUILT_WITH, BYTES = 16, 64, 128
 

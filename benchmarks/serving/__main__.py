@@ -16,7 +16,7 @@ from benchmarks.machine import made_by
 from benchmarks.serving.client import Sample, closed_loop, open_loop, request
 from benchmarks.serving.servers import Server, peer, whiten
 from benchmarks.timing import interleaved, median_ratio, spread
-from whiten_runtime.files.texts import read_texts
+from whiten_runtime.files.rows import read_texts
 
 _PATH = "/v1/embeddings"
 _BULK = "one call of encode"

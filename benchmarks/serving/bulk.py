@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.machine import made_by
 from benchmarks.serving.client import Address
 from benchmarks.serving.servers import Server, packages, whiten
-from whiten_runtime.files.texts import read_texts
+from whiten_runtime.files.rows import read_texts
 
 _WORDS = 150
 

@@ -12,10 +12,9 @@ from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.errors import BundleError, DataError, UsageError
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.inference.options import Prompts
-from whiten_runtime.ort.providers import providers_for
-from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.ort.session import SessionOptions, providers_for
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.codes.coder import Coder
+from whiten_whitening.codes import Coder
 from whiten_whitening.moments import Float64Array
 
 Rows = NDArray[np.float32]

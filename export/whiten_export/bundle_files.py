@@ -25,13 +25,11 @@ from whiten_runtime.bundle.bundle import (
     WHITENING_FILE,
     file_record,
 )
-from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.manifest import Manifest, Similarity
 from whiten_runtime.bundle.parity import GATES
-from whiten_runtime.bundle.records import Similarity
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import encodable
-from whiten_runtime.hub.locating import is_repository_id
-from whiten_runtime.hub.uploading import CARD_FILE
+from whiten_runtime.hub import CARD_FILE, is_repository_id
 from whiten_runtime.inference.options import TEXT, Prompts
 from whiten_whitening.maps import WhiteningMap
 

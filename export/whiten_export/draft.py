@@ -13,14 +13,12 @@ from whiten_export.sources.model import TokenModel, resolve_layers
 from whiten_export.sources.opening import authors_length, choose_max_seq_length, open_model
 from whiten_export.sources.resolve import resolve
 from whiten_export.staging import check_place
-from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import ChoiceRecord, pooling_modes
+from whiten_runtime.bundle.manifest import ChoiceRecord, Manifest, pooling_modes
 from whiten_runtime.errors import UsageError, instance_of, path_of
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.inference.options import Prompts
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.choosing import TUNED
-from whiten_whitening.development import check_searched, read_development
+from whiten_whitening.choosing import TUNED, check_searched, read_development
 from whiten_whitening.maps import check_for_sif
 from whiten_whitening.statistics import warn_of_repeats
 

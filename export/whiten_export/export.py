@@ -40,8 +40,7 @@ from whiten_export.staging import staged
 from whiten_export.work import UNWHITENED_GRAPH, Work, free_memory, one_at_a_time
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE, file_record
 from whiten_runtime.bundle.graph import scan_graph, unwanted
-from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import SHORT, QuantizationRecord
+from whiten_runtime.bundle.manifest import SHORT, Manifest, QuantizationRecord
 from whiten_runtime.errors import UnsafeModelError
 from whiten_runtime.inference.options import Prompts, with_prompt
 from whiten_runtime.ort.session import SessionOptions

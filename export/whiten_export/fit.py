@@ -12,19 +12,24 @@ import tokenizers
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.bundle import open_bundle
-from whiten_runtime.bundle.manifest import NESTED_METHODS, Manifest
-from whiten_runtime.bundle.records import AlignmentRecord, IsotropyRecord, Precision, Source, WhiteningRecord
+from whiten_runtime.bundle.manifest import (
+    NESTED_METHODS,
+    AlignmentRecord,
+    IsotropyRecord,
+    Manifest,
+    Precision,
+    Source,
+    WhiteningRecord,
+)
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
-from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.hub import locate_bundle
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.options import EncodeOptions, Prompts
 from whiten_runtime.inference.vectors import unit as unit_float32
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.choosing import Choice, choose_by_rules
-from whiten_whitening.development import Development, choice_record, choose_by_development
-from whiten_whitening.isotropy import average_cosine, iso_score, partition_score
+from whiten_whitening.choosing import Choice, Development, choice_record, choose_by_development, choose_by_rules
 from whiten_whitening.maps import (
     ADVISED_RATIO,
     EIGENVALUE_FLOOR,
@@ -35,8 +40,8 @@ from whiten_whitening.maps import (
     check_sample_count,
     read_map,
 )
+from whiten_whitening.measures import average_cosine, cosines, iso_score, partition_score, unit
 from whiten_whitening.moments import Float64Array, Moments, svd
-from whiten_whitening.similarity import cosines, unit
 from whiten_whitening.statistics import Origin, Statistics, fit, fit_corpus
 
 

@@ -10,8 +10,7 @@ from whiten_export.proof.probe_texts import LONGEST_PROBE
 from whiten_export.recipe import Recipe
 from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_export.work import one_at_a_time
-from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import Precision
+from whiten_runtime.bundle.manifest import Manifest, Precision
 from whiten_runtime.ort.processor import usable_memory
 from whiten_runtime.reporter import Reporter
 

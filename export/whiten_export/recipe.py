@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from whiten_runtime.bundle.records import Pooling, Precision, Target, pooling_modes
+from whiten_runtime.bundle.manifest import Pooling, Precision, Target, pooling_modes
 from whiten_runtime.errors import UsageError, one_of, path_of, whole_number
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_whitening.maps import Method, Shrinkage, WhiteningSpec

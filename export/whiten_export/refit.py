@@ -37,21 +37,18 @@ from whiten_runtime.bundle.bundle import (
     changed_client_files,
     open_bundle,
 )
-from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
+from whiten_runtime.bundle.manifest import FORMAT_VERSION, CorpusRecord, FileRecord, Manifest, ParityRecord
+from whiten_runtime.bundle.manifest import Source as SourceRecord
 from whiten_runtime.bundle.parity import GATES, read_probes
-from whiten_runtime.bundle.records import CorpusRecord, FileRecord, ParityRecord
-from whiten_runtime.bundle.records import Source as SourceRecord
 from whiten_runtime.errors import DataError, ParityError, UsageError, instance_of, path_of
 from whiten_runtime.files.corpus import Corpus
-from whiten_runtime.files.read_vectors import read_vectors
-from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.hub.uploading import CARD_FILE
+from whiten_runtime.files.vectors import read_vectors
+from whiten_runtime.hub import CARD_FILE, locate_bundle
 from whiten_runtime.inference.loading import load_unwhitened
-from whiten_runtime.opened.vector_whitener import VectorWhitener
-from whiten_runtime.ort.providers import Provider, providers_for
-from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.ort.session import Provider, SessionOptions, providers_for
 from whiten_runtime.reporter import Reporter
-from whiten_whitening.development import check_searched, read_development
+from whiten_runtime.vector_whitener import VectorWhitener
+from whiten_whitening.choosing import check_searched, read_development
 from whiten_whitening.maps import Shrinkage, WhiteningMap, WhiteningSpec
 from whiten_whitening.statistics import (
     Origin,

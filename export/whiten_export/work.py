@@ -19,8 +19,8 @@ from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import load_graph
 from whiten_runtime.inference.options import Prompts
 from whiten_runtime.inference.tokenizer import Tokenizer
+from whiten_runtime.ort.process import ForkSafeLock
 from whiten_runtime.ort.session import SessionOptions
-from whiten_runtime.ort.threads import ForkSafeLock
 from whiten_runtime.reporter import Reporter
 
 UNWHITENED_GRAPH = "work/model.onnx"

@@ -1,5 +1,5 @@
 """Run `whiten` as `python -m whiten_runtime`, where its script is not on the path."""
 
-from whiten_runtime.commands.main import main
+from whiten_runtime.commands.console import main
 
 main()

@@ -4,9 +4,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from whiten_runtime.errors import UsageError, encodable
-from whiten_runtime.files.parquet import import_parquet, is_bytes, is_string
-from whiten_runtime.files.records import Record, WrongRowError, type_of, value_of
-from whiten_runtime.files.texts import LINES
+from whiten_runtime.files.rows import (
+    LINES,
+    Record,
+    WrongRowError,
+    import_parquet,
+    is_bytes,
+    is_string,
+    type_of,
+    value_of,
+)
 
 _RANGES = {"int64": (-(1 << 63), 1 << 63), "uint64": (0, 1 << 64)}
 """Types of whole numbers of JSON, each with its least number and the one after its largest."""

@@ -6,11 +6,10 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from whiten_runtime.bundle.files import SentenceDigest
-from whiten_runtime.bundle.records import CorpusRecord
+from whiten_runtime.bundle.manifest import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
 from whiten_runtime.inference.loading import load_unwhitened
-from whiten_runtime.ort.providers import providers_for
-from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.ort.session import SessionOptions, providers_for
 from whiten_scale.plan import Job
 from whiten_scale.readers import read_pieces
 from whiten_whitening.statistics import Origin, Statistics, embed_windows, gather, load_statistics, save_statistics

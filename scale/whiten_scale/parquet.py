@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any, BinaryIO
 
-from whiten_runtime.files.parquet import open_parquet, parquet_batches
+from whiten_runtime.files.rows import open_parquet, parquet_batches
 from whiten_scale.places import opened
 
 _PART = 1 << 20

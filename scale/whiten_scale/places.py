@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from whiten_runtime.errors import FAULTS, DataError, UsageError, WhitenError, encodable, kind_of_place, needing
-from whiten_runtime.files.folders import files_below
-from whiten_runtime.files.records import kind_of
+from whiten_runtime.files.judged import files_below
 from whiten_runtime.files.replacing import Written, flush, hidden_file, replacing, sync_folder, written_as
+from whiten_runtime.files.rows import kind_of
 
 ELSEWHERE = "another --out"
 _OTHER_TEMPORARY = "another TMPDIR"

@@ -11,10 +11,9 @@ import msgspec
 
 from whiten_runtime.bundle.manifest import bundle_hash
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.files.parquet import import_parquet
-from whiten_runtime.files.records import choose_column, endings, kind_of
+from whiten_runtime.files.rows import choose_column, endings, import_parquet, kind_of
 from whiten_runtime.inference.batching import WINDOW
-from whiten_runtime.ort.threads import map_in_threads
+from whiten_runtime.ort.process import map_in_threads
 from whiten_scale.columns import common_type
 from whiten_scale.places import Entry, Folder, find
 from whiten_scale.readers import ColumnChoice, CutFile, InputFile, Piece, cut_file

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
+from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import WhitenError, needing, one_line
-from whiten_runtime.opened.encoder import Encoder
 from whiten_scale.workers import ATTEMPTS, ONE_THREAD, Work, open_once
 
 _WAITING = 2

@@ -1,4 +1,4 @@
-"""Cut input files into pieces, and read the rows of pieces; `whiten_runtime.files.texts` says what a row is."""
+"""Cut input files into pieces, and read the rows of pieces; `whiten_runtime.files.rows` says what a row is."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,18 +8,25 @@ from typing import Any, NamedTuple
 import msgspec
 
 from whiten_runtime.errors import DataError, UsageError, encodable
-from whiten_runtime.files.compressed import Compression, content_of
-from whiten_runtime.files.parquet import BATCH, choose_strings, import_parquet, open_parquet, strings_of
-from whiten_runtime.files.records import (
+from whiten_runtime.files.rows import (
+    BATCH,
+    Compression,
     Kind,
+    Layout,
     Record,
     WrongRowError,
     choose_column,
+    choose_strings,
+    content_of,
+    import_parquet,
     keys_of,
     kind_of,
+    open_parquet,
+    read_layout,
+    record_reader,
     records_of,
+    strings_of,
 )
-from whiten_runtime.files.texts import Layout, read_layout, record_reader
 from whiten_scale.columns import JsonColumn, carried_value, cast_column, watched
 from whiten_scale.parquet import cut_rows, file_hash, row_reader
 from whiten_scale.places import Entry, look_up, opened

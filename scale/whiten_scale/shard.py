@@ -8,17 +8,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_runtime.encoder import Encoder, embedder_of
 from whiten_runtime.errors import DataError, NoVectorError, UsageError
-from whiten_runtime.files.parquet import import_parquet
-from whiten_runtime.files.vector_metadata import KEY, SPACE_KEY, VectorMetadata
-from whiten_runtime.opened.encoder import Encoder
-from whiten_runtime.opened.model import embedder_of
-from whiten_runtime.opened.opening import encode_options
-from whiten_runtime.ort.threads import map_in_threads
+from whiten_runtime.files.rows import import_parquet
+from whiten_runtime.files.vectors import KEY, SPACE_KEY, VectorMetadata
+from whiten_runtime.opened_bundle import encode_options
+from whiten_runtime.ort.process import map_in_threads
 from whiten_scale.places import Folder, opened
 from whiten_scale.plan import READERS, Job
 from whiten_scale.readers import WrongRow, read_pieces
-from whiten_whitening.codes.coder import Coder
+from whiten_whitening.codes import Coder
 
 StoredType = Literal["float32", "float16", "int8", "codes"]
 

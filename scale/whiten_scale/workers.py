@@ -17,9 +17,9 @@ import msgspec
 
 from whiten_runtime.bundle.manifest import bundle_hash
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.files.parquet import import_parquet
+from whiten_runtime.files.rows import import_parquet
 from whiten_runtime.ort.process import unwind_on_sigterm
-from whiten_runtime.ort.providers import silence_log
+from whiten_runtime.ort.session import silence_log
 from whiten_scale.fitting import RangeFitter, ranges_of
 from whiten_scale.places import Folder
 from whiten_scale.plan import Job

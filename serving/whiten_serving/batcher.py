@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 
 from numpy.typing import NDArray
 
+from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError, as_iterable, needing
 from whiten_runtime.inference.options import QueuedArguments
-from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.encoder_queue import EncoderQueue, ignore
 from whiten_serving.requests import BatcherStats, DeadlineExceededError, Request, moment_in
 

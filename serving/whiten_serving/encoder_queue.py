@@ -11,13 +11,12 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from whiten_runtime.encoder import Encoder, embedder_of
 from whiten_runtime.errors import UsageError, checked_texts
 from whiten_runtime.inference.embedder import DifferentTexts, Embedder
 from whiten_runtime.inference.engine import Engine, TokenizedTexts
 from whiten_runtime.inference.options import EncodeOptions, QueuedArguments
-from whiten_runtime.opened.encoder import Encoder
-from whiten_runtime.opened.model import embedder_of
-from whiten_runtime.opened.opening import encode_options
+from whiten_runtime.opened_bundle import encode_options
 from whiten_serving.requests import Request
 from whiten_serving.scheduler import Scheduler
 

@@ -11,11 +11,10 @@ from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 
+from whiten_runtime.encoder import Encoder, embedder_of
 from whiten_runtime.errors import ProviderError, WhitenError
-from whiten_runtime.opened.encoder import Encoder
-from whiten_runtime.opened.model import embedder_of
-from whiten_runtime.opened.opening import proof_of, providers_of
-from whiten_runtime.ort.providers import parse_provider
+from whiten_runtime.opened_bundle import proof_of, providers_of
+from whiten_runtime.ort.session import parse_provider
 from whiten_serving.encoder_queue import EncoderQueue
 from whiten_serving.http.models import ServedModel
 from whiten_serving.scheduler import Scheduler

@@ -21,7 +21,7 @@ import uvicorn
 from whiten_runtime.bundle.manifest import bundle_hash
 from whiten_runtime.bundle.space import is_in_space
 from whiten_runtime.errors import WhitenError, needing_package
-from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.hub import locate_bundle
 from whiten_runtime.ort.process import is_terminal
 from whiten_serving.http.app import check_paths, make_app, make_probes, with_tracing
 from whiten_serving.http.metrics import set_up_logs

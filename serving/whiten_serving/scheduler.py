@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.errors import NOT_FINITE, ClosedError, NoVectorError, RunError, UsageError, one_line
-from whiten_runtime.inference.engine import Engine, is_out_of_memory
-from whiten_runtime.inference.sessions import Interruption
+from whiten_runtime.inference.engine import Engine, Interruption, is_out_of_memory
 from whiten_runtime.inference.vectors import rows_not_finite
 from whiten_runtime.ort.processor import thread_count
 from whiten_serving.fairness import FairExecutor, Share

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import whiten
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.parity import compare, read_probes
-from whiten_runtime.commands.main import whiten as command
+from whiten_runtime.commands.console import whiten as command
 
 
 def say(step: str, **result: object) -> None:

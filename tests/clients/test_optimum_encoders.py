@@ -15,8 +15,8 @@ from support.families import LAYERS, WIDENED
 from whiten import Encoder
 from whiten_export.export import export_bundle
 from whiten_export.recipe import Recipe
+from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.bundle.records import Pooling
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 

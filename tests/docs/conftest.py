@@ -117,7 +117,7 @@ def codes(folder: Path, hub: Path) -> None:
 def embedding_models(folder: Path, hub: Path) -> None:
     """Write a published model, a model of the reader, titles, and the files of the STS tasks."""
     from support.sts import write_paper_layout
-    from whiten_evaluation.tasks.sts_files import SUBSETS
+    from whiten_evaluation.sts import SUBSETS
 
     published_model(folder, hub)
     save_own_model(folder / "my-finetuned-model")

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from whiten_runtime.bundle.files import HASH_FIELD
-from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import PoolingMode, Source
+from whiten_runtime.bundle.manifest import Manifest, PoolingMode, Source
 
 TEXT = (Path(__file__).parents[2] / "docs" / "bundle-format.md").read_text("utf-8")
 CODE = re.compile(r"`([^`]+)`")

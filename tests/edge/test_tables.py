@@ -16,9 +16,8 @@ from support.cli import python
 from support.corpus import NASTY, sentences
 from support.vocabularies import write_sentencepiece
 from whiten_runtime.bundle import manifest as manifests
-from whiten_runtime.bundle.manifest import FORMAT_VERSION, LEAST, NESTED_METHODS, Manifest
+from whiten_runtime.bundle.manifest import FORMAT_VERSION, LEAST, NESTED_METHODS, Input, Manifest, Precision, Side
 from whiten_runtime.bundle.parity import GATES
-from whiten_runtime.bundle.records import Input, Precision, Side
 from whiten_runtime.inference.embedder import TOKEN_CHARACTERS
 from whiten_runtime.inference.options import TASK_PROMPTS
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from whiten_evaluation.sts import read_sts
 from whiten_evaluation.sweep.result import Whitened
 from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
-from whiten_evaluation.tasks.sts_files import read_sts
 from whiten_runtime.reporter import Reporter
 
 pytestmark = pytest.mark.slow

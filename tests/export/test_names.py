@@ -88,7 +88,7 @@ NTK = {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 
 RUN = """
 import sys
 from whiten_export.commands.export import export
-from whiten_runtime.ort.providers import silence_log
+from whiten_runtime.ort.session import silence_log
 silence_log()
 for folder in sys.argv[1:]:
     try:

@@ -12,10 +12,10 @@ from support.corpus import sentences
 from whiten import Encoder
 from whiten_export.export import export_bundle
 from whiten_export.recipe import Recipe
+from whiten_runtime.bundle.manifest import Precision
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.bundle.records import Precision
-from whiten_runtime.ort.doctor import check_provider
-from whiten_runtime.ort.providers import CUDA_PROVIDER, import_onnxruntime
+from whiten_runtime.commands.doctor import check_provider
+from whiten_runtime.ort.session import CUDA_PROVIDER, import_onnxruntime
 
 pytestmark = [pytest.mark.slow, pytest.mark.gpu]
 

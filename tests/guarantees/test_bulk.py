@@ -31,7 +31,7 @@ from support.clusters import descendants
 from support.once import once
 from support.server import until
 from whiten import Encoder
-from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.console import whiten
 
 ROWS = 5000
 """Rows of each file of the input: more than a shard of a small job has."""

@@ -22,7 +22,7 @@ from support.cli import invoke
 from support.corpus import sentences
 from support.vectors import ROUNDING, worst
 from whiten import Coder, Encoder, UsageError, VectorWhitener, WhitenError, Whitening
-from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.console import whiten
 
 PATIENCE = 240
 
@@ -301,7 +301,7 @@ COMMANDS: tuple[Any, ...] = (
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: arguments[0])
 def test_p3_commands_work_without_threads(tiny_bundle: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(sentences(300)) + "\n", "utf-8")
-    run = "import os\nos.chdir(sys.argv.pop(1))\nfrom whiten_runtime.commands.main import main\nmain()"
+    run = "import os\nos.chdir(sys.argv.pop(1))\nfrom whiten_runtime.commands.console import main\nmain()"
     chosen = [str(tiny_bundle) if argument == "BUNDLE" else argument for argument in arguments]
     done = program(f"{WITHOUT_THREADS}\n{run}", tmp_path, *chosen)
     assert done.returncode == 0, done.stderr

@@ -28,7 +28,7 @@ from support.hostile import TENSORS, TEXTS, VECTORS, WAYS, Way, change, save_goo
 from support.hub import Hub
 from support.once import once
 from whiten import BundleError, Encoder, IntegrityError, UnsafeModelError, VectorWhitener, WhitenError
-from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.console import whiten
 
 ROOT = Path(__file__).parents[2]
 
@@ -130,7 +130,7 @@ import json, sys
 from pathlib import Path
 from click.testing import CliRunner
 from transformers.utils import is_kernels_available
-from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.console import whiten
 assert is_kernels_available()
 config, options = Path(sys.argv[1], sys.argv[2]), sys.argv[4:]
 content = json.loads(config.read_text())

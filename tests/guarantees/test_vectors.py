@@ -30,7 +30,7 @@ from support.letters import PAD_FIRST, PAD_SECOND, letter_texts, save_letters
 from support.onnx_folders import own_vectors, save_encoder
 from support.vectors import ROUNDING, worst
 from whiten import AsyncEncoder, Batcher, Encoder, TooLongError, VectorWhitener, Whitening
-from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.console import whiten
 
 # V2, lengths: a vector equals the network's own computation at every length from 1 token to the longest.
 

@@ -8,7 +8,7 @@ import pytest
 import whiten_models.catalogue
 from support.families import SINCE_TRANSFORMERS_5
 from whiten_models.catalogue import Entry, catalogue, find, near_matches
-from whiten_runtime.bundle.records import pooling_modes
+from whiten_runtime.bundle.manifest import pooling_modes
 
 PAPERS_ROWS = [
     "bert-base", "bert-large", "roberta-base", "roberta-large", "distilbert", "labse", "spanbert-base",

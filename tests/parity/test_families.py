@@ -38,8 +38,8 @@ from whiten_export.sources.opening import open_model
 from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, WRITTEN, scan_graph
+from whiten_runtime.bundle.manifest import Pooling, Precision
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.bundle.records import Pooling, Precision
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.inference.tokenizer import Tokenizer

@@ -15,9 +15,8 @@ from whiten_export.export import export_bundle
 from whiten_export.recipe import Recipe
 from whiten_runtime.bundle.bundle import MODEL_FILE, WHITENING_FILE
 from whiten_runtime.bundle.graph import scan_graph
-from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.manifest import Manifest, Precision
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.bundle.records import Precision
 
 Opened = Callable[[Precision], Encoder]
 

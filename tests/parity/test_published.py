@@ -17,10 +17,10 @@ from whiten_export.export import export_bundle
 from whiten_export.recipe import Recipe
 from whiten_export.sources.opening import choose_max_seq_length, open_model
 from whiten_export.sources.resolve import resolve
+from whiten_runtime.bundle.manifest import Precision
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.bundle.records import Precision
 from whiten_runtime.inference.tokenizer import Tokenizer
-from whiten_whitening import development
+from whiten_whitening import choosing as development
 from whiten_whitening.choosing import Choice
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,8 @@ from support.bundles import copy_bundle
 from support.corpus import sentences
 from support.families import WIDTH
 from whiten import Encoder, MissingPackageError, TextError, UsageError
-from whiten_runtime.opened.encoder import check_device
-from whiten_runtime.ort.providers import device_of
+from whiten_runtime.encoder import check_device
+from whiten_runtime.ort.session import device_of
 
 TEXTS = ["a text", "another text of some words", ""]
 PRECISIONS = ["float32", "int8", "uint8", "binary", "ubinary"]

@@ -17,8 +17,8 @@ from support.families import MAX_LENGTH, WIDTH
 from support.vectors import ROUNDING, worst
 from whiten import Encoder, ProviderError, TextError, TooLongError, UsageError, VectorWhitener, WhitenError
 from whiten_runtime.bundle.parity import GATES
-from whiten_runtime.opened.model import embedder_of
-from whiten_runtime.ort.providers import BFLOAT16
+from whiten_runtime.encoder import embedder_of
+from whiten_runtime.ort.session import BFLOAT16
 
 CPU = "CPUExecutionProvider"
 

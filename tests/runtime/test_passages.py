@@ -13,7 +13,7 @@ from support.corpus import NASTY, sentences
 from support.vectors import ROUNDING, worst
 from whiten import BundleError, Encoder, IntegrityError, TextError, TooLongError, UsageError, WhitenError
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, MODEL_FILE
-from whiten_runtime.bundle.token_weights import with_token_weights
+from whiten_runtime.inference.passages import with_token_weights
 from whiten_runtime.ort.session import SessionOptions, create_session
 
 TEXT = "A heron stands in the reeds. The bank raised its rates. It rains."

@@ -43,7 +43,7 @@ PRELOADED = """
 import os, sys, numpy as np
 from pathlib import Path
 from whiten import Encoder
-from whiten_runtime.opened.opening import Opening, reopen
+from whiten_runtime.opened_bundle import Opening, reopen
 from whiten_runtime.ort.session import SessionOptions, Tuning
 bundle, options = Path(sys.argv[1]), SessionOptions(threads=2, tuning=Tuning(little_work=float(sys.argv[2])))
 encoder = reopen(Encoder, Opening(bundle, options))

@@ -19,10 +19,9 @@ from whiten import BundleError, Encoder, VectorWhitener
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
 from whiten_runtime.bundle.manifest import read_manifest
-from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.console import whiten
 from whiten_runtime.errors import NoVectorError, RunError
-from whiten_runtime.inference.cpu import too_large
-from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.engine import Engine, too_large
 from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.inference.vectors import check_computed
 from whiten_runtime.ort.session import SessionOptions

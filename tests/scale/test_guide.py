@@ -10,7 +10,7 @@ import pytest
 
 from support.cli import invoke
 from whiten import Encoder
-from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.console import whiten
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "scale.md").read_text("utf-8")

@@ -18,9 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.files import records
-from whiten_runtime.files.parquet import open_parquet, parquet_batches
-from whiten_runtime.files.texts import read_texts
+from whiten_runtime.files import rows as records
+from whiten_runtime.files.rows import open_parquet, parquet_batches, read_texts
 from whiten_scale import parquet as whiten_parquet
 from whiten_scale.parquet import cut_rows
 from whiten_scale.places import Folder, find

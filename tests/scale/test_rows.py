@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whiten_runtime.errors import WhitenError, encodable
-from whiten_runtime.files.texts import read_texts
+from whiten_runtime.files.rows import read_texts
 from whiten_scale.places import find
 from whiten_scale.plan import make_job
 from whiten_scale.readers import ColumnChoice, read_pieces

@@ -15,7 +15,7 @@ from support.bundles import contents, edit_manifest
 from support.hub import Hub
 from support.server import Load, RunningServer, until
 from whiten import Encoder
-from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.hub import locate_bundle
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,7 @@ from support.lanes import Ended, Opened, held, request_of
 from support.runners import POISON, FakeRunner, vectors_of
 from support.server import until
 from whiten_runtime.errors import RunError, UsageError
-from whiten_runtime.inference.engine import OUT_OF_MEMORY
-from whiten_runtime.inference.sessions import _run_options
+from whiten_runtime.inference.engine import OUT_OF_MEMORY, _run_options
 from whiten_serving import requests
 from whiten_serving.requests import Batch, DeadlineExceededError, OverloadedError, Queue, Request
 from whiten_serving.scheduler import Scheduler

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.testing import CliRunner, Result
 
-from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.console import whiten
 
 
 def invoke(command: click.Command, *arguments: object, stdin: str | None = None) -> Result:
@@ -31,7 +31,7 @@ def refused(*arguments: object, code: int = 2) -> str:
     return errors[0]
 
 
-MAIN = "from whiten_runtime.commands.main import main; main()"
+MAIN = "from whiten_runtime.commands.console import main; main()"
 """The command `whiten`, for a Python of its own."""
 
 

@@ -22,7 +22,7 @@ SOCKET = "socket"
 PRELOADED = (
     *("sentence_transformers", "tokenizers", "torch", "transformers", "whiten"),
     *("whiten_evaluation.commands", "whiten_export.commands.export", "whiten_export.export"),
-    *("whiten_export.sources.pytorch", "whiten_runtime.commands.main", "whiten_scale.commands.embed_many"),
+    *("whiten_export.sources.pytorch", "whiten_runtime.commands.console", "whiten_scale.commands.embed_many"),
 )
 _FILES = (0, 1, 2)
 
@@ -87,7 +87,7 @@ def _serve(folder: Path, traces: Path) -> Callable[[], None] | None:
     import selectors
     from importlib import import_module
 
-    from whiten_runtime.ort.providers import import_onnxruntime
+    from whiten_runtime.ort.session import import_onnxruntime
 
     import_onnxruntime()  # before others: it starts no thread, which a fork would not have
     for module in PRELOADED:
@@ -158,7 +158,7 @@ def _program(request: Mapping[str, Any]) -> Callable[[], None]:
         return lambda: _run_python(arguments)
     sys.argv = [name, *arguments]
     if name == "whiten":
-        from whiten_runtime.commands.main import main
+        from whiten_runtime.commands.console import main
     else:
         from whiten_export.commands.export import main
     return main

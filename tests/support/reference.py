@@ -8,7 +8,7 @@ import click
 from click.testing import CliRunner
 
 import whiten as public
-from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.console import whiten
 from whiten_serving.commands.serve import serve
 from whiten_serving.settings import SETTINGS
 

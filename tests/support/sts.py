@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from support.corpus import sentences
-from whiten_evaluation.tasks.sts_files import SUBSETS
+from whiten_evaluation.sts import SUBSETS
 
 _SEEN = 12  # words that are within the length of any model here
 

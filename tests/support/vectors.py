@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from whiten import Encoder
-from whiten_runtime.opened.model import embedder_of
-from whiten_runtime.opened.opening import encode_options
+from whiten_runtime.encoder import embedder_of
+from whiten_runtime.opened_bundle import encode_options
 
 ROUNDING = 1e-4
 """Whitening multiplies float32 rounding by λ^-½, and a random network has small eigenvalues: the gate's bound."""

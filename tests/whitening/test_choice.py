@@ -9,8 +9,8 @@ from support.vectors import anisotropic
 from whiten import UsageError
 from whiten_whitening.choosing import Choice, choose_by_pairs, choose_by_rules, choose_by_search
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map
+from whiten_whitening.measures import Judged, cosines
 from whiten_whitening.moments import Moments, oas
-from whiten_whitening.similarity import Judged, cosines
 
 pytestmark = pytest.mark.slow
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from support.vectors import anisotropic
-from whiten_whitening.isotropy import Spread, average_cosine
 from whiten_whitening.maps import WhiteningMap, WhiteningSpec, fit_map
+from whiten_whitening.measures import Spread, average_cosine
 from whiten_whitening.moments import Moments
 
 CORPUS = anisotropic(3000, 12)

@@ -14,8 +14,8 @@ from scipy import integrate, stats
 from support.bundles import copy_bundle, edit_manifest
 from support.vectors import anisotropic
 from whiten import BundleError, Coder, Codes, DataError, Encoder, IntegrityError, UsageError
-from whiten_whitening.codes import coder as coder_module
-from whiten_whitening.codes.levels import Bits, levels, nearest_levels, pack, rotation, unpack
+from whiten_whitening import codes as coder_module
+from whiten_whitening.codes import Bits, levels, nearest_levels, pack, rotation, unpack
 from whiten_whitening.maps import Method
 
 BITS: tuple[Bits, ...] = get_args(Bits)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 from support.vectors import anisotropic
-from whiten_whitening.isotropy import average_cosine, iso_score, partition_score
+from whiten_whitening.measures import average_cosine, iso_score, partition_score
 from whiten_whitening.moments import Moments, eigh, svd
 
 

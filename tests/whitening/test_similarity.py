@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from whiten_whitening.similarity import Judged, ndcg, spearman, spearman_error
+from whiten_whitening.measures import Judged, ndcg, spearman, spearman_error
 
 GRADES = st.dictionaries(st.integers(0, 29), st.integers(1, 4), min_size=1, max_size=20)
 

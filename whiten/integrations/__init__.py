@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from whiten.integrations.opening import Adapter
 from whiten.integrations.opening import open_encoder as open_encoder
-from whiten_runtime.opened.encoder import Encoder
+from whiten_runtime.encoder import Encoder
 
 
 class DocumentBackend(Adapter):

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten.integrations.opening import Adapter, BundleSource
+from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError, needing_package
-from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("chromadb"):
     from chromadb.api.types import Documents, EmbeddingFunction

@@ -6,7 +6,7 @@ from typing import Any
 from whiten_runtime.bundle.bundle import MODEL_FILE, open_bundle
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import BundleError, UsageError, needing_package
-from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.hub import locate_bundle
 
 with needing_package("fastembed>=0.6"):
     from fastembed import TextEmbedding

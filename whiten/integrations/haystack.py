@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from whiten.integrations.opening import Adapter, BundleSource
+from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import TextError, described, needing_package
-from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("haystack-ai"):
     from haystack import Document, component, default_from_dict, default_to_dict

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from whiten.integrations.opening import Adapter
+from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import TextError, described, needing_package
-from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("langchain-core"):
     from langchain_core.embeddings import Embeddings

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from whiten.integrations.opening import BundleSource
+from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError, needing_package
 from whiten_runtime.inference.options import Prompts
-from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("llama-index-core"):
     from llama_index.core.base.embeddings.base import BaseEmbedding

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten.integrations import open_encoder
+from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.inference.options import Prompts
-from whiten_runtime.opened.encoder import Encoder
 
 with needing("mteb"):
     from mteb.models.abs_encoder import AbsEncoder

@@ -7,11 +7,10 @@ from typing import Any, Self
 
 from whiten_runtime.bundle.manifest import bundle_hash, read_manifest
 from whiten_runtime.bundle.space import is_in_space, space_of
+from whiten_runtime.encoder import Encoder, embedder_of
 from whiten_runtime.errors import BundleError, UsageError, WhitenError
-from whiten_runtime.hub.locating import SCHEME, locate_bundle
-from whiten_runtime.opened.encoder import Encoder
-from whiten_runtime.opened.model import embedder_of
-from whiten_runtime.ort.threads import ForkSafeLock
+from whiten_runtime.hub import SCHEME, locate_bundle
+from whiten_runtime.ort.process import ForkSafeLock
 
 _KEPT = 8
 """Bundles that stay open though no adapter of them is left: Chroma makes a new one for each query."""

@@ -9,11 +9,11 @@ import msgspec
 
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, parse_manifest
 from whiten_runtime.bundle.space import with_space
+from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import BundleError, whole_number
 from whiten_runtime.files.replacing import replace_file, replacing
 from whiten_runtime.inference.options import Prompts
-from whiten_runtime.opened.encoder import Encoder
-from whiten_runtime.opened.opening import bundle_of
+from whiten_runtime.opened_bundle import bundle_of
 
 LENGTH_FILE = "sentence_bert_config.json"
 LENGTH = "max_seq_length"

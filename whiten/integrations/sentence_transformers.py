@@ -7,13 +7,12 @@ from typing import Any, Self
 
 from whiten.integrations import open_encoder
 from whiten.integrations.saved_copy import LENGTH, LENGTH_FILE, prompts_of, save_copy, saved_length
+from whiten_runtime.encoder import Encoder, embedder_of
 from whiten_runtime.errors import BundleError, NoVectorError, UsageError, checked_texts, needing_package, whole_number
 from whiten_runtime.inference.engine import TokenizedTexts
 from whiten_runtime.inference.options import EncodeOptions, check_route
 from whiten_runtime.inference.vectors import as_tensors
-from whiten_runtime.opened.encoder import Encoder
-from whiten_runtime.opened.model import embedder_of
-from whiten_runtime.opened.opening import bundle_of, encode_options
+from whiten_runtime.opened_bundle import bundle_of, encode_options
 
 with needing_package("sentence-transformers>=5.5"):
     import torch

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten.integrations.opening import Adapter, BundleSource
+from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import NoVectorError, UsageError, needing_package
 from whiten_runtime.inference.vectors import row_similarities
-from whiten_runtime.opened.encoder import Encoder
 
 with needing_package("spacy"):
     from spacy.language import Language

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten.integrations.opening import BundleSource
+from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError, needing_package
-from whiten_runtime.opened.encoder import Encoder
-from whiten_runtime.opened.opening import encode_options
+from whiten_runtime.opened_bundle import encode_options
 
 with needing_package("txtai"):
     from txtai.vectors import Vectors

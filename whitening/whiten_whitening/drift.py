@@ -11,11 +11,10 @@ from whiten_runtime.bundle.bundle import WHITENING_FILE, open_bundle
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import BundleError, UsageError
-from whiten_runtime.hub.locating import locate_bundle
-from whiten_whitening.isotropy import HURTFUL_COSINE, Spread
+from whiten_runtime.hub import locate_bundle
 from whiten_whitening.maps import WhiteningSpec, fit_map, read_map
+from whiten_whitening.measures import HURTFUL_COSINE, Spread, checked_vectors
 from whiten_whitening.moments import Float64Array, Moments
-from whiten_whitening.similarity import checked_vectors
 
 Verdict = Literal["close", "refit changes little", "drifting", "harmful", "too few"]
 

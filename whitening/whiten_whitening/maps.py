@@ -17,7 +17,7 @@ from safetensors.numpy import load
 from whiten_runtime.bundle.bundle import WHITENING_FILE, Bundle
 from whiten_runtime.bundle.manifest import NESTED_METHODS
 from whiten_runtime.errors import BundleError, UsageError, whole_number
-from whiten_runtime.files.records import number_of
+from whiten_runtime.files.rows import number_of
 from whiten_whitening.moments import (
     Float64Array,
     Moments,

@@ -12,12 +12,11 @@ from safetensors.numpy import save
 
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.files import SentenceDigest
-from whiten_runtime.bundle.manifest import Manifest, read_manifest
-from whiten_runtime.bundle.records import CorpusRecord, Input, Pooling, Precision
+from whiten_runtime.bundle.manifest import CorpusRecord, Input, Manifest, Pooling, Precision, read_manifest
 from whiten_runtime.errors import DataError, NoVectorError, UsageError, check_file
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.replacing import replace_file
-from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.hub import locate_bundle
 from whiten_runtime.inference.batching import WINDOW
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.engine import Advance, no_progress

@@ -1,9 +1,7 @@
 """Define the commands `whiten eval` and `whiten sweep`; the group `eval` is here."""
 
-from whiten_evaluation.commands.classification import classification
-from whiten_evaluation.commands.retrieval import retrieval
-from whiten_evaluation.commands.sts import sts
-from whiten_runtime.commands.help import group
+from whiten_evaluation.commands.eval import classification, retrieval, sts
+from whiten_runtime.commands.console import group
 
 
 @group(

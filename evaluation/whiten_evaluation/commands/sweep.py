@@ -6,18 +6,15 @@ from pathlib import Path
 import click
 import msgspec
 
-from whiten_evaluation.commands.options import data_option, read_similarity_tasks, tasks_option
-from whiten_evaluation.tasks.sts_files import SUBSETS
+from whiten_evaluation.commands.eval import data_option, read_similarity_tasks, tasks_option
+from whiten_evaluation.sts import SUBSETS
 from whiten_export.commands.shared import parse_numbers
 from whiten_export.staging import Kind, check_place, staged
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import command, say
-from whiten_runtime.commands.help import heading, option
-from whiten_runtime.commands.progress import ConsoleReporter
+from whiten_runtime.commands.console import ConsoleReporter, command, heading, option, say
 from whiten_runtime.errors import needing
-from whiten_runtime.files.collections import has_collections, read_collections
-from whiten_runtime.ort.providers import providers_for
-from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.files.judged import has_collections, read_collections
+from whiten_runtime.ort.session import SessionOptions, providers_for
 
 REPORT = Kind("sweep", "sweep.json")
 

@@ -20,8 +20,8 @@ from whiten_export.proof.probe_texts import probe_texts
 from whiten_export.proof.reference import Composition, text_alone
 from whiten_export.sources.model import TokenModel
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
+from whiten_runtime.bundle.manifest import Pooling, Side
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.bundle.records import Pooling, Side
 from whiten_runtime.errors import ParityError, WhitenError
 from whiten_runtime.files.replacing import filling, replacing, written_as
 from whiten_runtime.inference.embedder import Embedder

@@ -5,9 +5,9 @@ from typing import Literal
 
 import msgspec
 
+from whiten_evaluation.sts import Interval
 from whiten_evaluation.sweep.scoring import Combination
-from whiten_evaluation.tasks.sts import Interval
-from whiten_runtime.bundle.records import Pooling
+from whiten_runtime.bundle.manifest import Pooling
 
 Whitened = Literal["none", "task", "corpus"]
 """Whitening of a score: none, in full on each task's own sentences, or softly, as an export's, on a corpus for all."""

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from threadpoolctl import threadpool_limits
 
+from whiten_evaluation.sts import Task
 from whiten_evaluation.sweep.layers import LayerVectors
-from whiten_evaluation.tasks.sts_files import Task
-from whiten_runtime.ort.threads import map_in_threads
+from whiten_runtime.ort.process import map_in_threads
+from whiten_whitening.measures import spearman
 from whiten_whitening.moments import Float64Array
-from whiten_whitening.similarity import spearman
 
 Combination = tuple[int, ...]
 Cosines = list[NDArray[np.floating]]  # [n] for each sub-dataset of a task

@@ -8,6 +8,8 @@ from itertools import chain, combinations
 import numpy as np
 
 from whiten_evaluation.embedding import Storage
+from whiten_evaluation.retrieval import MEASURES, measured, nearest
+from whiten_evaluation.sts import RESAMPLES, Task, interval, resampled
 from whiten_evaluation.sweep.layers import LayerVectors
 from whiten_evaluation.sweep.result import Best, Score, SearchScore, Whitened, average
 from whiten_evaluation.sweep.scoring import (
@@ -21,10 +23,7 @@ from whiten_evaluation.sweep.scoring import (
     white_scores,
     whitener,
 )
-from whiten_evaluation.tasks.retrieval import MEASURES, measured, nearest
-from whiten_evaluation.tasks.sts import RESAMPLES, interval, resampled
-from whiten_evaluation.tasks.sts_files import Task
-from whiten_runtime.files.collections import Collection
+from whiten_runtime.files.judged import Collection
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import SOFT_WEIGHT
 

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
+from whiten_evaluation.sts import StsData
 from whiten_evaluation.sweep.layers import embed_layers, open_graph
 from whiten_evaluation.sweep.result import Best, Score, Sweep
 from whiten_evaluation.sweep.search import Search, score_search, texts_of
-from whiten_evaluation.tasks.sts_files import StsData
 from whiten_export.proof.reference import Composition
 from whiten_export.sources.model import resolve_layers
 from whiten_export.sources.opening import choose_max_seq_length, open_model
 from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.collections import Collection
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, builtin_sentences
+from whiten_runtime.files.judged import Collection
 from whiten_runtime.inference.options import Prompts, searched_by_cosine
 from whiten_runtime.ort.processor import default_threads
 from whiten_runtime.ort.session import SessionOptions

@@ -10,11 +10,9 @@ from whiten_export.commands import shared
 from whiten_export.commands.shared import parse_numbers
 from whiten_export.graph.poolings import POOLINGS
 from whiten_export.recipe import WHITENINGS, Recipe, named_spec
-from whiten_runtime.bundle.records import Precision, Target
+from whiten_runtime.bundle.manifest import Precision, Target
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import command
-from whiten_runtime.commands.help import WholeNumber, heading, option
-from whiten_runtime.commands.progress import ConsoleReporter
+from whiten_runtime.commands.console import ConsoleReporter, WholeNumber, command, heading, option
 from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_whitening.maps import Method, parse_shrinkage

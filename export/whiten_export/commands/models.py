@@ -8,8 +8,7 @@ import click
 
 from whiten_models.catalogue import Entry, catalogue, find, near_matches
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import command, echo, table
-from whiten_runtime.commands.help import option
+from whiten_runtime.commands.console import command, echo, option, table
 from whiten_runtime.errors import WhitenError
 
 HEADER = ("NAME", "CHECKPOINT", "LAYERS", "TOKENS", "LICENCE")

@@ -8,13 +8,10 @@ import click
 
 from whiten_export.commands import shared
 from whiten_export.recipe import WHITENINGS, Recipe, Whitening
-from whiten_runtime.commands.console import bundle_argument, command
-from whiten_runtime.commands.help import heading, option
-from whiten_runtime.commands.progress import ConsoleReporter
+from whiten_runtime.commands.console import ConsoleReporter, bundle_argument, command, heading, option
 from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
-from whiten_runtime.ort.providers import providers_for
-from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.ort.session import SessionOptions, providers_for
 from whiten_whitening.maps import Method, parse_shrinkage
 
 

@@ -9,13 +9,10 @@ import click
 from msgspec import structs
 
 from whiten_export.recipe import SENTENCES_PER_DIMENSION
-from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.manifest import Manifest, ParityRecord, WhiteningRecord
 from whiten_runtime.bundle.parity import GATES, Gate
-from whiten_runtime.bundle.records import ParityRecord, WhiteningRecord
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import given_text, human_size
-from whiten_runtime.commands.help import WholeNumber, option
-from whiten_runtime.commands.progress import ConsoleReporter
+from whiten_runtime.commands.console import ConsoleReporter, WholeNumber, given_text, human_size, option
 from whiten_runtime.errors import UsageError, parse_whole
 
 if TYPE_CHECKING:

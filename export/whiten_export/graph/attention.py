@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from whiten_export.graph.build import Nodes, bias_of, floats, is_linear, linear_users, weights_of, width_of
-from whiten_runtime.bundle.records import SHORT, TextMemory
+from whiten_runtime.bundle.manifest import SHORT, TextMemory
 
 DOMAIN, KIND = "whiten.attention", "Attention"
 """Domain and name of the operator that marks an attention."""

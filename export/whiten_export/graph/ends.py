@@ -23,7 +23,7 @@ from whiten_export.graph.build import (
 from whiten_export.graph.poolings import POOLINGS, GraphTokens
 from whiten_export.proof.reference import LEAST_NORM, Composition, Dense, LayerNorm, Module, Truncate
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, VECTORS_INPUT
-from whiten_runtime.bundle.records import Pooling, PoolingMode, pooling_modes
+from whiten_runtime.bundle.manifest import Pooling, PoolingMode, pooling_modes
 
 _ACTIVATIONS = {"Tanh": "Tanh", "ReLU": "Relu", "GELU": "Gelu", "Sigmoid": "Sigmoid"}
 """Operators of ONNX by the name of the activation function."""

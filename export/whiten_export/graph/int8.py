@@ -44,8 +44,8 @@ from whiten_export.graph.int8_scales import (
     measure_ranges,
 )
 from whiten_export.proof.probe_texts import probe_texts
+from whiten_runtime.bundle.manifest import SHORT, QuantizationRecord
 from whiten_runtime.bundle.parity import Agreement, compare
-from whiten_runtime.bundle.records import SHORT, QuantizationRecord
 from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.inference.tokenizer import Tokenizer
 from whiten_runtime.ort.session import SessionOptions

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten_runtime.bundle.records import LARGEST_PAIR
+from whiten_runtime.bundle.manifest import LARGEST_PAIR
 from whiten_whitening.moments import cholesky
 
 Float32Array = NDArray[np.float32]

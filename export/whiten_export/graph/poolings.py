@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_export.proof.reference import Float64Array
-from whiten_runtime.bundle.records import Pooling, PoolingMode, pooling_modes
+from whiten_runtime.bundle.manifest import Pooling, PoolingMode, pooling_modes
 
 if TYPE_CHECKING:
     import onnx_ir as ir

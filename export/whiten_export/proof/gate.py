@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_export.proof.reference import Composition, Float64Array, Head, Reference, text_alone
+from whiten_runtime.bundle.manifest import Precision
 from whiten_runtime.bundle.parity import (
     GATES,
     Agreement,
@@ -20,13 +21,12 @@ from whiten_runtime.bundle.parity import (
     compute_long,
     expected_long,
 )
-from whiten_runtime.bundle.records import Precision
 from whiten_runtime.errors import NoVectorError, ParityError, RunError, WhitenError, one_line
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import load_bundle
 from whiten_runtime.inference.options import EncodeOptions, with_prompt
+from whiten_runtime.ort.process import map_in_threads
 from whiten_runtime.ort.session import SessionOptions
-from whiten_runtime.ort.threads import map_in_threads
 from whiten_runtime.reporter import Reporter
 
 NO_VECTORS = np.zeros((0, 0))

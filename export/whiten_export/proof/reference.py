@@ -8,7 +8,7 @@ from math import erf
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whiten_runtime.bundle.records import Pooling, pooling_modes
+from whiten_runtime.bundle.manifest import Pooling, pooling_modes
 
 Float64Array = NDArray[np.float64]
 Float32Array = NDArray[np.float32]

@@ -19,9 +19,9 @@ from safetensors import SafetensorError, safe_open
 from whiten_export.proof.reference import Composition
 from whiten_models.catalogue import Entry
 from whiten_runtime.bundle.graph import is_beside
-from whiten_runtime.bundle.records import Pooling, Similarity, Source
+from whiten_runtime.bundle.manifest import Pooling, Similarity, Source
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.hub.uploading import CARD_FILE
+from whiten_runtime.hub import CARD_FILE
 
 
 def read_json(path: Path) -> Any:

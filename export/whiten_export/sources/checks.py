@@ -26,7 +26,7 @@ from whiten_export.sources.own_code import way_to_code
 from whiten_models.catalogue import near_matches
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.hub.uploading import CARD_FILE
+from whiten_runtime.hub import CARD_FILE
 
 _DEEPEST = 3
 """Number of folders below a path in which a model is looked for."""

@@ -19,9 +19,8 @@ from whiten_export.proof.reference import Composition, Float64Array, Reference
 from whiten_export.sources.checkpoint import Authors, Checkpoint
 from whiten_export.sources.families import BatchLimit
 from whiten_export.sources.tokenizer import SourceTokenizer, tokenizer_sha256
-from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest
-from whiten_runtime.bundle.records import Pooling
-from whiten_runtime.bundle.records import Source as SourceRecord
+from whiten_runtime.bundle.manifest import FORMAT_VERSION, Manifest, Pooling
+from whiten_runtime.bundle.manifest import Source as SourceRecord
 from whiten_runtime.errors import UsageError
 from whiten_runtime.reporter import Reporter
 

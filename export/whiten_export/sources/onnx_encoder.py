@@ -30,10 +30,10 @@ from whiten_export.sources.tokenizer import (
 )
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, scan_graph, unwanted
+from whiten_runtime.bundle.manifest import Pooling, Side
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.bundle.records import Pooling, Side
 from whiten_runtime.errors import UnsafeModelError, UsageError, WhitenError, from_clone
-from whiten_runtime.inference.sessions import ForkSafeSession
+from whiten_runtime.inference.engine import ForkSafeSession
 from whiten_runtime.ort.session import SessionOptions, create_session
 
 _OURS = frozenset({OUTPUT, UNWHITENED_OUTPUT, "last_hidden_state"})

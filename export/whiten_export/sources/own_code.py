@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import safe_open
 
 from whiten_export.sources.checkpoint import Checkpoint, read_settings
-from whiten_runtime.bundle.records import Source
+from whiten_runtime.bundle.manifest import Source
 from whiten_runtime.errors import WhitenError, parse_whole
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from whiten_export.sources.checkpoint import (
     tensor_names,
 )
 from whiten_export.sources.checks import TEXT_OF_CLIP
-from whiten_runtime.bundle.records import Similarity, pooling_modes
+from whiten_runtime.bundle.manifest import Similarity, pooling_modes
 from whiten_runtime.errors import UsageError, WhitenError, needing
 from whiten_runtime.inference.options import TEXT
 

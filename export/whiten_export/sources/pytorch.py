@@ -45,7 +45,7 @@ from whiten_export.sources.own_code import (
 )
 from whiten_export.sources.sentence_transformers import encode_published
 from whiten_export.sources.tokenizer import describe_tokenizer
-from whiten_runtime.bundle.records import Pooling, pooling_modes
+from whiten_runtime.bundle.manifest import Pooling, pooling_modes
 from whiten_runtime.errors import ProviderError, UsageError, WhitenError
 
 _MOST_LAYERS = 10_000

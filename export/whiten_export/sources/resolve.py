@@ -41,8 +41,7 @@ from whiten_runtime.bundle.files import sha256_of
 from whiten_runtime.bundle.graph import is_beside, scan_graph
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
 from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, WhitenError, kind_of_place, needing
-from whiten_runtime.hub.locating import bar_of_terminals, check_revision, hub_errors, is_repository_id
-from whiten_runtime.hub.reaching import UNREACHED, why_unreached
+from whiten_runtime.hub import UNREACHED, bar_of_terminals, check_revision, hub_errors, is_repository_id, why_unreached
 
 
 def resolve(model: str, remote_code: bool = False, route: str | None = None, with_weights: bool = True) -> Checkpoint:

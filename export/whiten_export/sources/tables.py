@@ -22,7 +22,7 @@ from whiten_export.sources.network import explaining
 from whiten_export.sources.sentence_transformers import encode_published, load_table
 from whiten_export.sources.tokenizer import SourceTokenizer, missing_tokenizer, read_backend
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
-from whiten_runtime.bundle.records import Pooling
+from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.inference.options import with_prompt
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, normalizers
 from whiten_export.sources.checkpoint import TOKENIZER_FILES, Checkpoint
 from whiten_export.sources.checks import ENDS, add_ends, class_note, read_tokenizer_config, words_note
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
-from whiten_runtime.bundle.records import Side
+from whiten_runtime.bundle.manifest import Side
 from whiten_runtime.errors import UsageError, WhitenError, one_line
 
 UNSET_LENGTH = 1_000_000

@@ -22,7 +22,7 @@ from whiten_export.proof.reference import Float64Array, Reference
 from whiten_export.sources.checkpoint import Checkpoint, source_record
 from whiten_export.sources.model import TableReference, TokenModel
 from whiten_export.sources.tokenizer import SourceTokenizer
-from whiten_runtime.bundle.records import Pooling
+from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import DataError
 from whiten_runtime.reporter import Reporter
 

@@ -17,8 +17,7 @@ from whiten_runtime.bundle.files import (
     sha256_of_open,
 )
 from whiten_runtime.bundle.graph import is_beside, scan_open_graph, unwanted
-from whiten_runtime.bundle.manifest import MANIFEST_FILE, Manifest, parse_manifest, read_content
-from whiten_runtime.bundle.records import FileRecord
+from whiten_runtime.bundle.manifest import MANIFEST_FILE, FileRecord, Manifest, parse_manifest, read_content
 from whiten_runtime.errors import BundleError, IntegrityError, UnsafeModelError
 
 MODEL_FILE = "onnx/model.onnx"

@@ -10,7 +10,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from whiten_runtime.bundle.files import GRAPH_BYTES, opened
-from whiten_runtime.bundle.records import Target
+from whiten_runtime.bundle.manifest import Target
 from whiten_runtime.errors import BundleError
 
 VECTORS_INPUT = "vectors"

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import PROBE_VECTORS_FILE, PROBES_FILE, Bundle
-from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import ParityRecord, Precision
+from whiten_runtime.bundle.manifest import Manifest, ParityRecord, Precision
 from whiten_runtime.errors import BundleError, ParityError
 
 _SHOWN = 0.005

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
-from whiten_runtime.bundle.manifest import NESTED_METHODS, Manifest
-from whiten_runtime.bundle.records import SPACE_DIGITS, CorpusRecord, WhiteningRecord
+from whiten_runtime.bundle.manifest import NESTED_METHODS, SPACE_DIGITS, CorpusRecord, Manifest, WhiteningRecord
 
 
 def space_of(manifest: Manifest) -> str:

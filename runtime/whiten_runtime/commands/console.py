@@ -1,20 +1,23 @@
-"""Share functions between the command lines: messages on stderr, results on stdout, errors in one line."""
+"""Lay out the help of commands: options under headings, commands under sections, and examples at the end."""
 
 import contextlib
+import difflib
 import functools
 import json
 import os
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
 import msgspec
+from click.shell_completion import CompletionItem
 
-from whiten_runtime.commands import help as layout
-from whiten_runtime.commands.help import option
-from whiten_runtime.errors import UsageError, WhitenError, one_line
+from whiten_runtime.errors import UsageError, WhitenError, one_line, parse_whole
 from whiten_runtime.ort.process import (
     end_by_ctrl_c,
     is_terminal,
@@ -22,15 +25,116 @@ from whiten_runtime.ort.process import (
     unwind_on_ctrl_c,
     unwind_on_sigterm,
 )
-from whiten_runtime.ort.providers import Provider, parse_provider, silence_log
+from whiten_runtime.ort.session import Provider, parse_provider, silence_log
+from whiten_runtime.reporter import Reporter
+
+OTHER = "Other"
+"""Heading of the options that are under no other."""
+
+_COLUMN = 24
+"""Characters of the first column; an option that is longer has a line of its own."""
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class Option(click.Option):
+    heading: str | None = None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return completions; of a value that is a file or directory by its metavar, the shell's own."""
+        metavar = (self.metavar or "").split("|")
+        if isinstance(self.type, click.types.StringParamType) and {"FILE", "DIR"} & set(metavar):
+            return [CompletionItem(incomplete, type="file" if "FILE" in metavar else "dir")]
+        return super().shell_complete(ctx, incomplete)
+
+
+option = partial(click.option, cls=Option)
+"""Adds an `Option` to a command."""
+
+
+class WholeNumber(click.IntRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number of a text, as `click.IntRange` does."""
+        if isinstance(value, str) and parse_whole(value) is None:
+            self.fail(f"'{value}' is not a whole number", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def heading(name: str) -> Callable[[Decorated], Decorated]:
+    """Put the options below it, up to the next heading, under a heading."""
+
+    def headed(command: Decorated) -> Decorated:
+        for parameter in getattr(command, "__click_params__", ()):
+            if isinstance(parameter, Option) and parameter.heading is None:
+                parameter.heading = name
+        return command
+
+    return headed
+
+
+class Command(click.Command):
+    def __init__(self, *args: Any, examples: Sequence[str] = (), section: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = tuple(examples)
+        self.section = section
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under their headings, `OTHER` last, with their texts in one column.
+
+        click 8.5 has rows for arguments as well, which the line of usage names already.
+        """
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for option in self.get_params(ctx):
+            if isinstance(option, click.Option) and (row := option.get_help_record(ctx)) is not None:
+                sections.setdefault(getattr(option, "heading", None) or OTHER, []).append(row)
+        last = sections.pop(OTHER, [])
+        _write(formatter, {**sections, OTHER: last}, _COLUMN)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {line}\n" for line in self.examples))
+
+
+class Group(Command, click.Group):
+    """A group of commands whose help lists them under their sections, in the order in which these are named."""
+
+    def __init__(self, *args: Any, sections: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sections = tuple(sections)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {section: [] for section in self.sections}
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            assert isinstance(command, Command)
+            sections.setdefault(command.section or "Commands", []).append((name, command.get_short_help_str(100)))
+        _write(formatter, sections, max(len(name) for rows in sections.values() for name, _ in rows))
+        super().format_options(ctx, formatter)
+
+
+HELP = {"help_option_names": ["-h", "--help"]}
+"""Settings of every command, however it is called: click keeps the names of the option at the first call."""
+
+
+def group(
+    name: str | None = None, cls: type[Group] = Group, **attributes: Any
+) -> Callable[[Callable[..., Any]], Group]:
+    """Make a `Group` of a function, as `click.group` does."""
+    return click.group(name, cls=cls, context_settings=HELP, **attributes)
+
+
+def _write(formatter: click.HelpFormatter, sections: dict[str, list[tuple[str, str]]], column: int) -> None:
+    for name, rows in sections.items():
+        if rows:
+            with formatter.section(name):
+                formatter.write_dl([(first.ljust(column), second) for first, second in rows], col_max=column)
+
 
 _CTRL_C, _CLOSED_BY_READER = 128 + 2, 128 + 13
 """Exit codes after SIGINT and SIGPIPE, in a shell."""
 
 _QUIET = "whiten.quiet"
 """Key of what --quiet says in the context of a command."""
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def shown(text: str) -> str:
@@ -158,7 +262,7 @@ quiet_option = option(
 """Add --quiet, with which a command prints nothing on stderr but warnings and errors."""
 
 
-def one_line_errors(command: Command) -> Command:
+def one_line_errors(command: Decorated) -> Decorated:
     """Turn every error into one line on stderr and an exit code; with `whiten --debug` it stays a traceback."""
 
     @functools.wraps(command)
@@ -192,7 +296,7 @@ def command(
         name: name of the command; None for that of the function.
         as_json: add --json, which the function gets as `as_json`.
         quiet: add --quiet, with which nothing is printed on stderr but warnings and errors.
-        attributes: those of a `help.Command`, such as its examples.
+        attributes: those of a `Command`, such as its examples.
     """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
@@ -201,7 +305,8 @@ def command(
             guarded = quiet_option(guarded)
         if as_json:
             guarded = json_option(guarded)
-        return layout.command(name, **attributes)(guarded)
+        settings = HELP | attributes.pop("context_settings", {})
+        return click.command(name, cls=Command, context_settings=settings, **attributes)(guarded)
 
     return decorate
 
@@ -291,3 +396,100 @@ def check_other_file(out: Path | None, source: str | Path | None) -> None:
     """Check that a command does not write the file that it reads."""
     if out is not None and source is not None and out.is_file() and Path(source).is_file() and out.samefile(source):
         raise UsageError(f"--out is '{out}', which is --input too and would be replaced; name another file")
+
+
+@contextlib.contextmanager
+def drawn_bar(unit: str, total: int | None, by: str | None = None) -> Iterator[Any]:
+    """Draw a bar on stderr that vanishes when it is done; nothing where stderr is no terminal, or is to be quiet."""
+    from tqdm import tqdm
+
+    columns, lines = shutil.get_terminal_size()  # 80 and 24 of a terminal that does not tell
+    with tqdm(
+        total=total,
+        unit=f" {unit}",
+        desc=by,
+        leave=False,
+        ncols=columns - 1,
+        nrows=lines,
+        smoothing=0.05,
+        disable=not shows_progress(),
+    ) as bar:
+        yield bar
+
+
+class ConsoleReporter(Reporter):
+    """Reports to stderr, with progress bars on a terminal; keeps the warnings."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def stage(self, text: str) -> None:
+        say(text, coloured("· ", "cyan"))
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+        warn(text)
+
+    @contextlib.contextmanager
+    def bar(self, unit: str, total: int | None) -> Iterator[Callable[[int], object]]:
+        """Draw a bar with the time left that vanishes when it is done."""
+        with drawn_bar(unit, total) as bar:
+            yield bar.update
+
+
+COMMAND_GROUP = "whiten.commands"
+
+
+@cache
+def _registered() -> EntryPoints:
+    """Read them once a process: that goes through the files of every package that is installed."""
+    return entry_points(group=COMMAND_GROUP)
+
+
+class _EntryPoints(Group):
+    """Groups the commands that packages register as entry points; the runtime must not import most of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({point.name for point in _registered()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for point in _registered().select(name=cmd_name):
+            command = point.load()
+            assert isinstance(command, click.Command)
+            return command
+        return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, known, 1)
+            advice = f"did you mean {near[0]}?" if near else "see whiten --help"
+            ctx.fail(f"there is no command '{shown(name)}'; {advice}")
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return only the names of the commands, which needs no import of their modules; and the options."""
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        return [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
+
+
+@group(
+    "whiten",
+    cls=_EntryPoints,
+    sections=("Make", "Use", "Check", "Measure", "Whitening", "Share"),
+    examples=(
+        "whiten export minilm",
+        'whiten embed bundles/minilm "A text." "Another text."',
+    ),
+)
+@option("--debug", is_flag=True, help="Show a traceback when a command fails: whiten --debug COMMAND.")
+@click.version_option(package_name="whiten")
+def whiten(debug: bool) -> None:
+    """Embed sentences without PyTorch, with models exported to ONNX."""
+
+
+def main() -> None:
+    run(whiten)

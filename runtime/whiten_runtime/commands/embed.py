@@ -1,4 +1,4 @@
-"""Implement `whiten embed`: embed texts, and print their vectors or write them to a file."""
+"""Implement `whiten embed` and `whiten transform`: vectors of texts, and whitened vectors of a file."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,30 +6,34 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from whiten_runtime.bundle.records import VectorPrecision
+from whiten_runtime.bundle.manifest import VectorPrecision
+from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
+    WholeNumber,
     bundle_argument,
     check_other_file,
     command,
     counted,
     device_option,
+    drawn_bar,
     echo,
     force_option,
     given_text,
+    heading,
     kind_option,
+    option,
     print_json,
     say,
     shown_json,
     warn,
 )
-from whiten_runtime.commands.help import WholeNumber, heading, option
-from whiten_runtime.commands.progress import drawn_bar
 from whiten_runtime.errors import DataError, NoVectorError, UsageError
-from whiten_runtime.ort.providers import Provider
+from whiten_runtime.files.vectors import VectorMetadata, check_output, read_vectors, writing_vectors
+from whiten_runtime.ort.session import Provider
+from whiten_runtime.vector_whitener import VectorWhitener
 
 if TYPE_CHECKING:
-    from whiten_runtime.files.vector_metadata import VectorMetadata
-    from whiten_runtime.files.write_vectors import Vectors
+    from whiten_runtime.files.vectors import VectorMetadata, Vectors
     from whiten_runtime.inference.embedder import Embedder
     from whiten_runtime.inference.options import EncodeOptions
 
@@ -112,12 +116,10 @@ def embed(
 
     A file of --out appears when it is complete. An interrupted run begins anew; whiten embed-many resumes.
     """
-    from whiten_runtime.files.texts import STDIN, arriving_texts, read_texts
-    from whiten_runtime.files.vector_metadata import VectorMetadata
-    from whiten_runtime.files.write_vectors import check_output, json_numbers
-    from whiten_runtime.opened.encoder import Encoder
-    from whiten_runtime.opened.model import embedder_of
-    from whiten_runtime.opened.opening import encode_options
+    from whiten_runtime.encoder import Encoder, embedder_of
+    from whiten_runtime.files.rows import STDIN, arriving_texts, read_texts
+    from whiten_runtime.files.vectors import VectorMetadata, check_output, json_numbers
+    from whiten_runtime.opened_bundle import encode_options
 
     check_other_file(out, input_file)
     if force and out is None:
@@ -184,7 +186,7 @@ def _as_they_come(embedder: "Embedder", arriving: Iterator[list[str]], options: 
 
 def _placed(windows: "Windows", source: str, column: str | None, kind: str | None) -> "Windows":
     """Yield windows of the texts of a file; name the line of a text that gets no vector."""
-    from whiten_runtime.files.texts import place_of
+    from whiten_runtime.files.rows import place_of
 
     try:
         yield from windows
@@ -194,7 +196,7 @@ def _placed(windows: "Windows", source: str, column: str | None, kind: str | Non
 
 
 def _print(windows: "Windows") -> int:
-    from whiten_runtime.files.write_vectors import json_row
+    from whiten_runtime.files.vectors import json_row
 
     count = 0
     for texts, rows in windows:
@@ -205,7 +207,7 @@ def _print(windows: "Windows") -> int:
 
 
 def _write(windows: "Windows", metadata: "VectorMetadata", out: Path) -> int:
-    from whiten_runtime.files.write_vectors import write_parts, writing_vectors
+    from whiten_runtime.files.vectors import write_parts, writing_vectors
 
     count = 0
     with writing_vectors(out, metadata) as writer, drawn_bar("texts", None) as bar:
@@ -214,3 +216,58 @@ def _write(windows: "Windows", metadata: "VectorMetadata", out: Path) -> int:
             bar.update(len(texts))
             count += len(texts)
     return count
+
+
+@command(
+    section="Whitening",
+    examples=(
+        "whiten transform bundles/my-api-vectors --input vectors.npy --out white.npy",
+        "whiten transform bundles/mine --input v.parquet --column v --out white.npy",
+    ),
+)
+@bundle_argument
+@heading("Input")
+@option(
+    "--input",
+    "input_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Vectors: .npy, .parquet or .jsonl.",
+)
+@option("--column", metavar="COLUMN", help="Column or key of the vectors in --input.")
+@heading("Output")
+@option(
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write .npy, .parquet or .jsonl.",
+)
+@force_option
+def transform(
+    bundle: str,
+    input_file: Path,
+    column: str | None,
+    out: Path,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Whiten the vectors of a file.
+
+    BUNDLE is one that whiten-export --from-vectors wrote. The file that it writes says which space its vectors are
+    in, as those of whiten embed do.
+    """
+    check_other_file(out, input_file)
+    check_output(out, force)
+    count = 0
+    with VectorWhitener(bundle) as whitener:
+        with writing_vectors(out, VectorMetadata.of(whitener.manifest)) as writer:
+            for rows in read_vectors(input_file, column):
+                writer.write([str(count + index) for index in range(len(rows))], whitener.transform(rows))
+                count += len(rows)
+        say(f"wrote {counted(count, 'vector')} of {whitener.dimension} dimensions to {out}")
+        if as_json:
+            summary = {"vectors": count, "out": str(out), "dimension": whitener.dimension, "space": whitener.space}
+            console.print_json(summary)

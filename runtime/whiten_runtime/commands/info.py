@@ -1,14 +1,31 @@
-"""Implement `whiten info`: describe a manifest as text."""
+"""Implement `whiten info`, `whiten verify` and `whiten push`: describe, check and upload a bundle."""
 
+from pathlib import Path
+
+import click
 import msgspec
 
-from whiten_runtime.bundle.bundle import open_bundle
-from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.bundle import changed_client_files, open_bundle
+from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.bundle.parity import in_words
 from whiten_runtime.bundle.space import space_of
-from whiten_runtime.commands.console import bundle_argument, command, echo, human_size, print_json, table
-from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.ort.providers import CUDA_PROVIDER
+from whiten_runtime.commands.console import (
+    bundle_argument,
+    command,
+    device_option,
+    echo,
+    heading,
+    human_size,
+    option,
+    print_json,
+    say,
+    table,
+)
+from whiten_runtime.encoder import Encoder
+from whiten_runtime.hub import locate_bundle, parse_repository, push_bundle
+from whiten_runtime.opened_bundle import proof_of
+from whiten_runtime.ort.session import CUDA_PROVIDER, Provider
+from whiten_runtime.vector_whitener import VectorWhitener
 
 
 @command(
@@ -109,3 +126,77 @@ def _pooled(manifest: Manifest) -> str:
         layers += f" (weights {', '.join(f'{weight:.3g}' for weight in manifest.layer_weights)})"
     without = "" if manifest.include_prompt else ", without the prompt's tokens"
     return f"{layers}, {manifest.pooling} pooling{without}"
+
+
+@command(
+    section="Check",
+    examples=(
+        "whiten verify bundles/minilm",
+        "whiten verify ORG/NAME --json",
+    ),
+)
+@bundle_argument
+@heading("Execution")
+@device_option
+@option("--quick", is_flag=True, help="Leave out test texts of more than 1,024 tokens, which take seconds.")
+def verify(bundle: str, providers: tuple[Provider, ...], quick: bool, as_json: bool) -> None:
+    """Check that a bundle gives the original model's vectors on this machine.
+
+    It compares the hashes of the files, embeds the bundle's test texts, and compares the vectors with those that the
+    reference, such as PyTorch, gave at export. The exit code is 1 if they differ by more than the gate allows. Files
+    that only other programs read may differ from the manifest; they are named.
+
+    This detects damage, not forgery: whoever can write to the bundle can rewrite hashes and probes too. A signature
+    tells who made the bundle: model_signing, a program of its own, signs and checks the folder.
+
+    The result goes to stderr. With --json, a document is printed on stdout once the vectors were compared, whether they
+    agree or not. If an earlier check fails, such as that of the hashes, stdout stays empty and the exit code is 1.
+    """
+    path = locate_bundle(bundle)
+    opened = VectorWhitener if read_manifest(path).input == "vectors" else Encoder
+    with opened(path, providers or None) as encoder:
+        proof = proof_of(encoder, quick)
+        changed = changed_client_files(path, encoder.manifest.files)
+    if changed:
+        names = ", ".join(changed)
+        say(f"{bundle}: of files that only other programs read, these differ from its manifest: {names}")
+    if as_json:
+        report = {"passed": proof.passed, "provider": proof.provider, "agreement": proof.agreement, "gate": proof.gate}
+        print_json(report | {"changed_client_files": changed})
+    proof.check(bundle)
+    say(f"{bundle}: equal to {proof.reference} on {proof.provider}: {proof.agreement} (gate: {proof.gate})")
+    say(f"{bundle}: this detects damage, not forgery; a signature tells who made the bundle (model_signing verify)")
+
+
+@command(
+    section="Share",
+    examples=(
+        "whiten push bundles/minilm ORG/NAME",
+        "whiten push bundles/minilm ORG/NAME@v2 --private",
+    ),
+)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("repository", metavar="ORG/NAME[@BRANCH]")
+@heading("Repository")
+@option("--private", is_flag=True, help="Create a private repository, and refuse a repository that is public.")
+def push(
+    bundle: Path,
+    repository: str,
+    private: bool,
+    as_json: bool,
+) -> None:
+    """Upload a bundle to the model hub.
+
+    BUNDLE is a directory, ORG/NAME a repository; without @BRANCH, its main branch is meant. Repository and branch are
+    created if need be. The address of the commit is printed. The hashes of the files that whiten reads are checked
+    first. Encoder("ORG/NAME") and every command that takes a bundle then open it from there. The token is that of
+    hf auth login, or of HF_TOKEN.
+    """
+    done = push_bundle(bundle, parse_repository(repository), private)
+    say(f"uploaded {len(done.files)} files ({human_size(done.bytes)}) to {repository}")
+    if done.removed:
+        say(f"removed files of an older bundle: {', '.join(done.removed)}")
+    if as_json:
+        print_json(done)
+    else:
+        echo(done.url)

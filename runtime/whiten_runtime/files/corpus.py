@@ -8,9 +8,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from whiten_runtime.bundle.files import SentenceDigest
-from whiten_runtime.bundle.records import CorpusRecord
+from whiten_runtime.bundle.manifest import CorpusRecord
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.files.texts import place_name, read_rows, read_texts
+from whiten_runtime.files.rows import place_name, read_rows, read_texts
 
 BUILTIN_CORPUS = "builtin:english-1"
 """Name of the built-in corpus. Its sentences never change: a better one gets a new name."""

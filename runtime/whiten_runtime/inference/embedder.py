@@ -16,7 +16,7 @@ from whiten_runtime.inference.batching import WINDOW_CHARACTERS
 from whiten_runtime.inference.engine import Advance, Engine, TokenizedTexts, no_progress
 from whiten_runtime.inference.options import EncodeOptions, Prompts, with_prompt
 from whiten_runtime.inference.tokenizer import Tokenizer
-from whiten_runtime.ort.threads import ForkSafeLock, thread_group
+from whiten_runtime.ort.process import ForkSafeLock, thread_group
 
 _NO_PROMPTS = Prompts()
 

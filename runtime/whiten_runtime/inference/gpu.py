@@ -10,14 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whiten_runtime.bundle.graph import OUTPUT
-from whiten_runtime.bundle.records import Precision
+from whiten_runtime.bundle.manifest import Precision
 from whiten_runtime.errors import ProviderError, RunError, WhitenError, one_line
 from whiten_runtime.inference.batching import Schedule, pad_batch
-from whiten_runtime.inference.engine import Engine, Feed, is_out_of_memory
-from whiten_runtime.inference.sessions import ForkSafeSession, GraphFile
-from whiten_runtime.ort.providers import CUDA_PROVIDER, Provider, import_onnxruntime, provider_name, provider_options
-from whiten_runtime.ort.session import SessionOptions
-from whiten_runtime.ort.threads import FairSemaphore, native_call
+from whiten_runtime.inference.engine import Engine, Feed, ForkSafeSession, GraphFile, is_out_of_memory
+from whiten_runtime.ort.process import FairSemaphore, native_call
+from whiten_runtime.ort.session import (
+    CUDA_PROVIDER,
+    Provider,
+    SessionOptions,
+    import_onnxruntime,
+    provider_name,
+    provider_options,
+)
 
 Vectors = list[NDArray[np.float32]]
 """Outputs of a run, each float32 [batch_size, k]."""

@@ -7,27 +7,24 @@ from pathlib import Path
 
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE, Bundle, open_bundle
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT
-from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.records import LARGEST_PAIR, SHORT, TextMemory
+from whiten_runtime.bundle.manifest import LARGEST_PAIR, SHORT, Manifest, TextMemory
 from whiten_runtime.errors import BundleError, UsageError
-from whiten_runtime.inference.cpu import CpuEngine
 from whiten_runtime.inference.embedder import Embedder
-from whiten_runtime.inference.engine import Engine
+from whiten_runtime.inference.engine import CpuEngine, Engine, GraphFile
 from whiten_runtime.inference.gpu import GpuEngine, check_padding, enables_cuda_graph
 from whiten_runtime.inference.options import Prompts
-from whiten_runtime.inference.sessions import GraphFile
 from whiten_runtime.inference.tokenizer import Tokenizer
-from whiten_runtime.ort.providers import (
+from whiten_runtime.ort.process import thread_group
+from whiten_runtime.ort.session import (
     CUDA_PROVIDER,
     NVIDIA,
+    SessionOptions,
     check_opset,
     check_precision,
     import_onnxruntime,
     provider_name,
     telemetry_off,
 )
-from whiten_runtime.ort.session import SessionOptions
-from whiten_runtime.ort.threads import thread_group
 
 
 def load_bundle(

@@ -10,11 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.graph import OUTPUT
-from whiten_runtime.bundle.manifest import Manifest
-from whiten_runtime.bundle.ranges import OutputMoments
-from whiten_runtime.bundle.records import Similarity, VectorPrecision, WhiteningRecord
+from whiten_runtime.bundle.manifest import Manifest, Similarity, VectorPrecision, WhiteningRecord
 from whiten_runtime.errors import UsageError, check_flags, whole_number, written
-from whiten_runtime.inference.vectors import Quantizer, check_computed, unit
+from whiten_runtime.inference.vectors import OutputMoments, Quantizer, check_computed, unit
 
 TEXT = "{text}"
 """Place of the text in a prompt that goes around it, such as AnglE's 'Summarize sentence "{text}" in one word:"'."""

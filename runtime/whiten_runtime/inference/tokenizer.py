@@ -17,7 +17,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import BertProcessing, PostProcessor, RobertaProcessing, TemplateProcessing
 
-from whiten_runtime.bundle.records import Side
+from whiten_runtime.bundle.manifest import Side
 from whiten_runtime.errors import (
     BundleError,
     TextError,
@@ -28,7 +28,7 @@ from whiten_runtime.errors import (
     one_line,
     whole_number,
 )
-from whiten_runtime.ort.threads import ForkSafeLock, native_call
+from whiten_runtime.ort.process import ForkSafeLock, native_call
 
 CACHE_BYTES = 8 << 20
 """Bytes that the ids of chunks may take: about 60,000 words. 8,656 words of English sentences take 1.1 MB."""

@@ -9,9 +9,7 @@ from typing import Any
 
 import click
 
-from whiten_runtime.commands.console import counted, say, shows_progress
-from whiten_runtime.commands.help import WholeNumber, heading, option
-from whiten_runtime.commands.progress import drawn_bar
+from whiten_runtime.commands.console import WholeNumber, counted, drawn_bar, heading, option, say, shows_progress
 from whiten_runtime.errors import needing, parse_whole
 from whiten_runtime.ort.processor import default_threads, thread_count
 from whiten_scale.workers import Work, run_items

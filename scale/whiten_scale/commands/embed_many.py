@@ -6,10 +6,19 @@ import click
 
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import bundle_argument, command, counted, given_text, say, warn
-from whiten_runtime.commands.help import WholeNumber, heading, option
+from whiten_runtime.commands.console import (
+    WholeNumber,
+    bundle_argument,
+    command,
+    counted,
+    given_text,
+    heading,
+    option,
+    say,
+    warn,
+)
 from whiten_runtime.errors import WhitenError
-from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.hub import locate_bundle
 from whiten_scale.commands import check_able, do_items, sharing_options
 from whiten_scale.places import Folder
 from whiten_scale.plan import PLAN_FILE, plan_job

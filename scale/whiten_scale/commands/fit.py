@@ -6,22 +6,29 @@ from pathlib import Path
 import click
 
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import bundle_argument, command, counted, say, warn
-from whiten_runtime.commands.help import WholeNumber, heading, option
-from whiten_runtime.commands.progress import ConsoleReporter
+from whiten_runtime.commands.console import (
+    ConsoleReporter,
+    WholeNumber,
+    bundle_argument,
+    command,
+    counted,
+    heading,
+    option,
+    say,
+    warn,
+)
 from whiten_runtime.errors import UsageError, kind_of_place
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.replacing import check_file_place
-from whiten_runtime.hub.locating import locate_bundle
-from whiten_runtime.ort.providers import providers_for
-from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.hub import locate_bundle
+from whiten_runtime.ort.session import SessionOptions, providers_for
 from whiten_scale.commands import check_able, do_items, sharing_options
 from whiten_scale.fitting import merge_ranges, range_name
 from whiten_scale.places import Folder
 from whiten_scale.plan import PLAN_FILE, plan_job
 from whiten_scale.readers import ColumnChoice
 from whiten_scale.workers import Work
-from whiten_whitening.isotropy import average_cosine, iso_score
+from whiten_whitening.measures import average_cosine, iso_score
 from whiten_whitening.statistics import Statistics, fit_statistics, save_statistics
 
 

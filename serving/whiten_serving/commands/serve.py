@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from whiten_runtime.commands.console import Command, command, warn
-from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.console import Decorated, command, heading, option, warn
 from whiten_runtime.errors import UsageError, needing
 from whiten_runtime.ort.process import is_terminal
 from whiten_serving.settings import SETTINGS, Setting, Settings, check_known, read_keys, read_models, usual_format
@@ -27,7 +26,7 @@ _FILE_ONLY = ", ".join(sorted(setting.key for name, setting in SETTINGS.items() 
 _OTHERS_METRICS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 
 
-def _setting_options(command: Command) -> Command:
+def _setting_options(command: Decorated) -> Decorated:
     """Add the options, as texts that `Settings` reads. What is not given is None: the default is the setting's."""
     for section, names in reversed(_SECTIONS.items()):  # click takes the options of a command from the last
         for name in reversed(names):

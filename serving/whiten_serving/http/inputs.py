@@ -8,8 +8,8 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError, encodable
-from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.fairness import FairExecutor
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError, ClientGoneError

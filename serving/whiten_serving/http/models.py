@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import WhitenError
-from whiten_runtime.opened.encoder import Encoder
 from whiten_serving.encoder_queue import EncoderQueue, ignore
 from whiten_serving.http.errors import ApiError
 from whiten_serving.scheduler import Scheduler

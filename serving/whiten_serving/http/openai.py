@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
-from whiten_runtime.bundle.records import VectorPrecision
+from whiten_runtime.bundle.manifest import VectorPrecision
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError
 from whiten_serving.http.inputs import NO_VALUE, AnyValue, TextsOrIds

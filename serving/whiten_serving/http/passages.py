@@ -6,11 +6,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from whiten_runtime.encoder import embedder_of
 from whiten_runtime.errors import NoVectorError, TooLongError, UsageError, WhitenError
+from whiten_runtime.inference.engine import Interruption
 from whiten_runtime.inference.passages import windows_of
-from whiten_runtime.inference.sessions import Interruption
-from whiten_runtime.opened.model import embedder_of
-from whiten_runtime.opened.opening import encode_options
+from whiten_runtime.opened_bundle import encode_options
 from whiten_serving.http.calls import Call
 from whiten_serving.http.errors import ApiError, of_request, too_long
 from whiten_serving.http.models import ServedModel

@@ -19,10 +19,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from whiten_runtime.bundle.records import Side, VectorPrecision
+from whiten_runtime.bundle.manifest import Side, VectorPrecision
 from whiten_runtime.errors import NoVectorError, Reason, TooLongError, UsageError, WhitenError
 from whiten_runtime.inference.options import TASK_PROMPTS, TEXT, Prompts, Task, leading_width
-from whiten_runtime.opened.opening import stores_ranges
+from whiten_runtime.opened_bundle import stores_ranges
 from whiten_serving.http.calls import Budget, Call, Passes
 from whiten_serving.http.errors import ApiError, Dialect, of_answer, of_request, too_long
 from whiten_serving.http.fields import letters_of

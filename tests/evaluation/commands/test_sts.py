@@ -16,7 +16,7 @@ from support.hub import Hub
 from support.sts import Rows, write_paper_layout
 from whiten import Coder, Encoder, fit_bundle, refit_bundle
 from whiten_evaluation.commands import evaluate
-from whiten_evaluation.tasks.sts_files import SUBSETS
+from whiten_evaluation.sts import SUBSETS
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_whitening.maps import WhiteningSpec
@@ -28,7 +28,7 @@ Content = dict[tuple[str, str], Rows]
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whiten_evaluation.tasks.sts.RESAMPLES", 100)
+    monkeypatch.setattr("whiten_evaluation.sts.RESAMPLES", 100)
 
 
 @pytest.fixture(scope="module")

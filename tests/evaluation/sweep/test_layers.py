@@ -10,23 +10,23 @@ import pytest
 from support.families import WIDTH
 from support.sts import write_paper_layout
 from whiten import ParityError, WhitenError
+from whiten_evaluation.sts import Task, read_sts
 from whiten_evaluation.sweep import layers as layers_of_models
 from whiten_evaluation.sweep.layers import LayerGraph, check_layers, embed_layers, open_graph, write_layers
 from whiten_evaluation.sweep.scoring import LayerMoments, TaskVectors, raw_cosines, white_scores
 from whiten_evaluation.sweep.search import of_sizes, searched_layers
 from whiten_evaluation.sweep.sweep import corpus_sentences
-from whiten_evaluation.tasks.sts_files import Task, read_sts
 from whiten_export.sources.model import TokenModel
 from whiten_export.sources.opening import open_model
 from whiten_export.sources.resolve import resolve
-from whiten_runtime.bundle.records import Side
+from whiten_runtime.bundle.manifest import Side
 from whiten_runtime.files.corpus import builtin_sentences
 from whiten_runtime.inference.options import Prompts
 from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import Shrinkage, WhiteningSpec, fit_map
+from whiten_whitening.measures import cosines, spearman
 from whiten_whitening.moments import Moments
-from whiten_whitening.similarity import cosines, spearman
 
 pytestmark = pytest.mark.slow
 

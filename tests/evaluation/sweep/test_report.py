@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from whiten_evaluation.sts import Interval, Subset, Task
 from whiten_evaluation.sweep.layers import LayerGraph, LayerVectors
 from whiten_evaluation.sweep.result import Best, Score, SearchScore, Sweep, Whitened
 from whiten_evaluation.sweep.scoring import LayerMoments
 from whiten_evaluation.sweep.search import Search, of_sizes, score_search
-from whiten_evaluation.tasks.sts import Interval
-from whiten_evaluation.tasks.sts_files import Subset, Task
 from whiten_runtime.inference.options import Prompts
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.choosing import SOFT_WEIGHT

@@ -19,11 +19,10 @@ from support.published import SIZE, save, transformer
 from support.sts import write_paper_layout
 from whiten_evaluation.commands.sweep import sweep
 from whiten_evaluation.embedding import TextVectors, storages
+from whiten_evaluation.sts import StsData, read_sts, score_sts, sts_rows
 from whiten_evaluation.sweep import layers as layers_of_models
 from whiten_evaluation.sweep import search
 from whiten_evaluation.sweep.layers import LayerGraph
-from whiten_evaluation.tasks.sts import score_sts, sts_rows
-from whiten_evaluation.tasks.sts_files import StsData, read_sts
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.inference.loading import load_unwhitened
 from whiten_whitening.maps import fit_map

@@ -15,10 +15,9 @@ from threadpoolctl import threadpool_limits
 
 from support.cli import ok, refused
 from support.corpus import sentences
-from whiten_evaluation.commands.classification import ALL_TASKS
+from whiten_evaluation.classification import ClassificationTask, Split, classify, features
+from whiten_evaluation.commands.eval import ALL_TASKS
 from whiten_evaluation.embedding import TextVectors
-from whiten_evaluation.tasks.classification import classify, features
-from whiten_evaluation.tasks.classification_files import ClassificationTask, Split
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from whiten_evaluation.tasks.classification_files import TaskName, lines_of, read_tasks
+from whiten_evaluation.classification import TaskName, lines_of, read_tasks
 from whiten_runtime.errors import DataError, UsageError, WhitenError
 
 PARAPHRASE_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"

@@ -16,12 +16,12 @@ from support.cli import invoke, ok
 from support.corpus import sentences
 from whiten import Coder, Encoder
 from whiten_evaluation.embedding import Storage, storages
-from whiten_evaluation.tasks.retrieval import MEASURES, TOP, Row, measured, nearest, score_rows, search
-from whiten_runtime.commands.main import whiten
+from whiten_evaluation.retrieval import MEASURES, TOP, Row, measured, nearest, score_rows, search
+from whiten_runtime.commands.console import whiten
 from whiten_runtime.errors import BundleError
-from whiten_runtime.files.collections import Collection
+from whiten_runtime.files.judged import Collection
 from whiten_runtime.inference.vectors import Nearest
-from whiten_whitening.similarity import Judged
+from whiten_whitening.measures import Judged
 
 WHOLE = [Storage("float32", lambda width: 4 * width)]
 
@@ -185,7 +185,7 @@ def test_intervals_are_paired() -> None:
 
 def test_queries_and_documents_get_their_prompts(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pytrec_eval")
-    from whiten_evaluation.tasks import retrieval as module
+    from whiten_evaluation import retrieval as module
 
     collection, queries, rows = made(30, 4)
     read = module.read_manifest
@@ -208,7 +208,7 @@ def test_queries_and_documents_get_their_prompts(tiny_bundle: Path, monkeypatch:
 def test_other_bundles_are_refused(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], word: str
 ) -> None:
-    from whiten_evaluation.tasks import retrieval as module
+    from whiten_evaluation import retrieval as module
 
     read = module.read_manifest
     monkeypatch.setattr(module, "read_manifest", lambda path: _with(read(path), **fields))

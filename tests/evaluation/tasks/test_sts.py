@@ -11,8 +11,18 @@ from support.corpus import sentences
 from support.sts import write_paper_layout
 from whiten import Encoder
 from whiten_evaluation.embedding import embed_texts, storages
-from whiten_evaluation.tasks.sts import StsScore, interval, resampled, score_sts, sts_rows
-from whiten_evaluation.tasks.sts_files import SUBSETS, StsData, Subset, Task, read_sts
+from whiten_evaluation.sts import (
+    SUBSETS,
+    StsData,
+    StsScore,
+    Subset,
+    Task,
+    interval,
+    read_sts,
+    resampled,
+    score_sts,
+    sts_rows,
+)
 from whiten_export.export import export_bundle
 from whiten_export.recipe import Recipe
 

@@ -8,8 +8,8 @@ import pytest
 
 from support.sts import Rows, rows, write_paper_layout
 from whiten import DataError, UsageError, WhitenError
-from whiten_evaluation.commands.options import parse_tasks
-from whiten_evaluation.tasks.sts_files import SUBSETS, read_sts
+from whiten_evaluation.commands.eval import parse_tasks
+from whiten_evaluation.sts import SUBSETS, read_sts
 
 PAIRS = rows(12, 1)
 

@@ -139,7 +139,7 @@ def test_vectors_that_float32_cannot_whiten_are_refused(folder: Path, corpus_fil
 _WAITS_AT_THE_PROOF = """
 import signal, sys
 from whiten_export.commands.export import main
-from whiten_runtime.commands.progress import ConsoleReporter
+from whiten_runtime.commands.console import ConsoleReporter
 
 def stage(self, text):
     print(text, file=sys.stderr, flush=True)

@@ -8,8 +8,7 @@ import pytest
 
 from support.cli import ok
 from whiten_export.commands.shared import summary
-from whiten_runtime.bundle.manifest import read_manifest
-from whiten_runtime.bundle.records import ChoiceRecord, ParityRecord
+from whiten_runtime.bundle.manifest import ChoiceRecord, ParityRecord, read_manifest
 
 PUBLISHED = ParityRecord(
     reference="sentence-transformers 6.2.0, float32",

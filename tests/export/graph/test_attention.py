@@ -14,7 +14,7 @@ from support.families import MAX_LENGTH, WIDENED, WIDENED_LAYERS
 from support.graphs import default_session, traced_layers
 from whiten_export.graph import attention as lowering
 from whiten_export.graph.attention import Window, attentions, lower_attention
-from whiten_runtime.bundle import records
+from whiten_runtime.bundle import manifest as records
 
 ALL, CAUSAL = Window(None, None), Window(None, 0)
 NEAR = Window(8, 8)

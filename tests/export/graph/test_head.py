@@ -15,7 +15,7 @@ from whiten_export.graph.build import HiddenStates
 from whiten_export.graph.ends import pool_graph, set_head
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.reference import ACTIVATIONS, Composition, Dense, Head, LayerNorm, Normalize, Truncate
-from whiten_runtime.bundle.records import Pooling, PoolingMode
+from whiten_runtime.bundle.manifest import Pooling, PoolingMode
 
 WIDTH, KEPT = 6, 4
 POOLINGS = tuple(mode for mode in get_args(PoolingMode) if mode != "sif")

@@ -148,7 +148,7 @@ def test_models_that_compare_by_distance_are_refused(similarity: str, words: str
 
     from whiten import UsageError
     from whiten_runtime.reporter import Reporter
-    from whiten_whitening.development import check_searched, read_development
+    from whiten_whitening.choosing import check_searched, read_development
 
     development = read_development(data, Reporter())
     manifest = msgspec.structs.replace(tiny.manifest, similarity_fn_name=similarity)

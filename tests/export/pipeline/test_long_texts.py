@@ -20,10 +20,10 @@ from whiten_export.graph import attention
 from whiten_export.graph.attention import Window
 from whiten_export.graph.build import Nodes
 from whiten_export.recipe import Recipe
-from whiten_runtime.bundle.manifest import read_manifest
+from whiten_runtime.bundle.manifest import TextMemory, read_manifest
 from whiten_runtime.bundle.parity import read_probes
-from whiten_runtime.bundle.records import TextMemory
-from whiten_runtime.inference import batching, cpu
+from whiten_runtime.inference import batching
+from whiten_runtime.inference import engine as cpu
 from whiten_runtime.inference.engine import Engine
 
 LENGTH = 1300

@@ -25,7 +25,7 @@ from whiten import Encoder
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE
 from whiten_runtime.bundle.parity import compare
 from whiten_runtime.files.corpus import Corpus
-from whiten_runtime.ort.providers import BFLOAT16
+from whiten_runtime.ort.session import BFLOAT16
 from whiten_whitening.statistics import fit_statistics, load_statistics
 
 
@@ -204,7 +204,7 @@ def test_statistics_of_the_same_sentences_are_refused(
 _WITHOUT_TORCH = """
 import sys
 for name in ('torch', 'transformers', 'onnxscript'): sys.modules[name] = None
-from whiten_runtime.commands.main import main
+from whiten_runtime.commands.console import main
 main()
 """
 

@@ -8,8 +8,7 @@ import pytest
 from support.bundles import contents
 from support.cli import ok
 from support.vectors import write_word_vectors
-from whiten_runtime.bundle.manifest import read_manifest
-from whiten_runtime.bundle.records import WhiteningRecord
+from whiten_runtime.bundle.manifest import WhiteningRecord, read_manifest
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, builtin_sentences
 
 WIDTH = 12

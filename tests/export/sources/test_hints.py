@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from support.checkpoints import write_json, write_modules, write_tensors
 from support.cli import invoke, ok, refused
 from whiten_export.sources.resolve import resolve
-from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.console import whiten
 
 RAW = ("--layers", "1", "--whitening", "none")
 

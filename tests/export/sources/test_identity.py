@@ -18,8 +18,7 @@ from whiten_evaluation.sweep.layers import embed_layers, open_graph
 from whiten_export.sources.opening import open_model
 from whiten_export.sources.resolve import resolve
 from whiten_runtime.inference.options import Prompts
-from whiten_runtime.ort.providers import BFLOAT16
-from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.ort.session import BFLOAT16, SessionOptions
 from whiten_runtime.reporter import Reporter
 
 OWN = """

@@ -20,7 +20,7 @@ from whiten_export.sources.checkpoint import Checkpoint
 from whiten_export.sources.resolve import resolve
 from whiten_export.sources.sentence_transformers import encode_published
 from whiten_models.catalogue import near_matches
-from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.hub import locate_bundle
 
 NAMES = {
     "minilm": "catalogue",

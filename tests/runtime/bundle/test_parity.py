@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics.pairwise import paired_cosine_distances
 
+from whiten_runtime.bundle.manifest import Precision
 from whiten_runtime.bundle.parity import GATES, Agreement, compare
-from whiten_runtime.bundle.records import Precision
 
 MATRICES = arrays(np.float64, (5, 7), elements=st.floats(-10, 10).map(lambda x: x if abs(x) > 1e-3 else 0))
 

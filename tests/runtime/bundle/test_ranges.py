@@ -12,7 +12,7 @@ from support.bundles import copy_bundle, rewrite_file
 from support.corpus import sentences
 from whiten import BundleError, Encoder, UsageError, VectorWhitener
 from whiten_runtime.bundle.bundle import WHITENING_FILE
-from whiten_runtime.bundle.ranges import DEVIATIONS, OutputMoments
+from whiten_runtime.inference.vectors import DEVIATIONS, OutputMoments
 
 GENERATOR = np.random.default_rng(0)
 

@@ -13,8 +13,15 @@ from msgspec.structs import replace
 
 from whiten import BundleError, IntegrityError
 from whiten_runtime.bundle.files import HASH_FIELD, own_hash, with_own_hash
-from whiten_runtime.bundle.manifest import Manifest, parse_manifest, read_manifest
-from whiten_runtime.bundle.records import AlignmentRecord, CorpusRecord, FileRecord, is_space
+from whiten_runtime.bundle.manifest import (
+    AlignmentRecord,
+    CorpusRecord,
+    FileRecord,
+    Manifest,
+    is_space,
+    parse_manifest,
+    read_manifest,
+)
 from whiten_runtime.bundle.space import space_id, space_of
 
 GOLDEN = {

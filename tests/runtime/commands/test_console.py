@@ -8,9 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from support.bundles import copy_bundle, edit_manifest
-from whiten_runtime.commands.console import say, shown, shown_json, warn
-from whiten_runtime.commands.main import whiten
-from whiten_runtime.commands.progress import ConsoleReporter
+from whiten_runtime.commands.console import ConsoleReporter, say, shown, shown_json, warn, whiten
 
 NASTY = "\x1b[2J\x1b]0;title\x07 \u202etxt.exe\u2066 \x9b31m \x7f \u2028 \ud800 \U000e0041"
 ESCAPED = r"\x1b[2J\x1b]0;title\x07 \u202etxt.exe\u2066 \x9b31m \x7f \u2028 \ud800 \U000e0041"

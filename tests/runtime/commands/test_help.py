@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from support.cli import python
 from whiten_export.commands.export import export
-from whiten_runtime.commands.help import Command, Option
-from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.console import Command, Option, whiten
 
 
 def walk(path: tuple[str, ...], command: click.Command) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -117,7 +116,7 @@ heavy = ("numpy", "onnxruntime", "onnx", "torch", "transformers", "tokenizers", 
 atexit.register(lambda: print("imported", *(name for name in heavy if name in sys.modules), file=sys.stderr))
 sys.argv[0] = sys.argv[1]
 if sys.argv[0] == "whiten":
-    from whiten_runtime.commands.main import main
+    from whiten_runtime.commands.console import main
 else:
     from whiten_export.commands.export import main
 main()

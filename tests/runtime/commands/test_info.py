@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from support.bundles import copy_bundle, edit_manifest
-from whiten_runtime.bundle.manifest import read_manifest
-from whiten_runtime.bundle.records import WhiteningRecord
+from whiten_runtime.bundle.manifest import WhiteningRecord, read_manifest
 from whiten_runtime.commands.info import describe
 
 PARITY = {

@@ -13,7 +13,7 @@ import pytest
 from support.bundles import contained, copy_bundle, rewrite_file, stored_fields
 from support.cli import invoke, refused
 from whiten import Encoder
-from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.console import whiten
 
 run = partial(invoke, whiten)
 

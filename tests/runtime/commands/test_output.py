@@ -35,7 +35,7 @@ def whiten(
     command = [
         sys.executable,
         "-c",
-        "from whiten_runtime.commands.main import main; main()",
+        "from whiten_runtime.commands.console import main; main()",
         *map(os.fsencode, arguments),
     ]
     return subprocess.run(
@@ -107,7 +107,7 @@ def test_error_of_something_else_than_stdout_does_not_name_it(
     def fail(*arguments: object, **options: object) -> None:
         raise error
 
-    monkeypatch.setattr("whiten_runtime.opened.encoder.Encoder.__init__", fail)
+    monkeypatch.setattr("whiten_runtime.encoder.Encoder.__init__", fail)
     line = refused("embed", tiny_bundle, "a text", code=1)
     assert line.startswith(f"error: [Errno {error.errno}] {error.strerror}")
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs pseudo-termina
 
 REPORT = """
 import time
-from whiten_runtime.commands.progress import ConsoleReporter
+from whiten_runtime.commands.console import ConsoleReporter
 reporter = ConsoleReporter()
 reporter.stage("fitting the whitening")
 with reporter.bar("sentences", 4000) as bar:
@@ -157,7 +157,7 @@ def test_embed_leaves_nothing(tiny_bundle: Path, tmp_path: Path) -> None:
     """The texts come from a pipe that stays open, so that the command waits when the signal comes."""
     out = tmp_path / "v.jsonl"
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    code += "from whiten_runtime.commands.main import main; print('ready', flush=True); main()"
+    code += "from whiten_runtime.commands.console import main; print('ready', flush=True); main()"
     command = [sys.executable, "-c", code, "embed", str(tiny_bundle), "--input", "-", "--out", str(out)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process:

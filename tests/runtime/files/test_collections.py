@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from whiten_runtime.errors import WhitenError
-from whiten_runtime.files.collections import Collection, read_collections
+from whiten_runtime.files.judged import Collection, read_collections
 
 DOCUMENTS = {"d1": ("Wings", "of a plane"), "d2": ("", "a text"), "d3": ("Only a title", "")}
 QUERIES = {"q1": "how do wings work", "q2": "unjudged", "q3": "of no use"}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whiten import DataError, UsageError
-from whiten_runtime.bundle.records import CorpusRecord
+from whiten_runtime.bundle.manifest import CorpusRecord
 from whiten_runtime.files import corpus as builtin
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, BUILTIN_FILE, Corpus, builtin_sentences
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from whiten import DataError, UsageError
-from whiten_runtime.files.pairs import read_pairs
+from whiten_runtime.files.judged import read_pairs
 
 ROWS = [(f"sentence {n}", f"another, {n}", float(n % 5)) for n in range(12)]
 

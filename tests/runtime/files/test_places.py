@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from support.cli import invoke
-from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.console import whiten
 from whiten_runtime.errors import UsageError, WhitenError
-from whiten_runtime.files.folders import files_below
+from whiten_runtime.files.judged import files_below
 from whiten_runtime.files.replacing import check_file_place, check_folder_place
 
 NOWHERE = Path("/proc/whiten")

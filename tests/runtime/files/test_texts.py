@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whiten import Corpus, DataError, UsageError
-from whiten_runtime.files import records
-from whiten_runtime.files.texts import place_of, read_texts
+from whiten_runtime.files import rows as records
+from whiten_runtime.files.rows import place_of, read_texts
 
 TEXTS = ["plain", "", 'comma, and "quotes"', "tab\tinside", "naïve 日本 👩‍👧", "x" * 200_000]
 
@@ -47,7 +47,7 @@ def test_the_limit_of_fields_is_left_to_the_program(tmp_path: Path, kind: str, l
 
 
 def test_an_import_changes_no_limit() -> None:
-    code = "import csv, whiten, whiten_runtime.files.texts; whiten.Corpus; print(csv.field_size_limit())"
+    code = "import csv, whiten, whiten_runtime.files.rows; whiten.Corpus; print(csv.field_size_limit())"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "131072\n"
 

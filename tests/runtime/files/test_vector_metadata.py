@@ -15,9 +15,14 @@ from support.bundles import copy_bundle
 from support.cli import ok
 from whiten import Encoder
 from whiten_runtime.errors import DataError, UsageError, WhitenError
-from whiten_runtime.files.read_vectors import read_vectors
-from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata, sidecar_of
-from whiten_runtime.files.write_vectors import check_output, writing_vectors
+from whiten_runtime.files.vectors import (
+    VectorMetadata,
+    check_output,
+    read_metadata,
+    read_vectors,
+    sidecar_of,
+    writing_vectors,
+)
 
 SPACE = "0123456789abcdef"
 METADATA = VectorMetadata(space=SPACE, bundle="b", dimension=3, normalized=False)

@@ -15,8 +15,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from support.cli import ok
 from whiten import DataError, Encoder, WhitenError
-from whiten_runtime.files.read_vectors import read_vectors
-from whiten_runtime.files.write_vectors import json_numbers, json_row
+from whiten_runtime.files.vectors import json_numbers, json_row, read_vectors
 
 SINGLES = st.floats(width=32, allow_nan=False, allow_infinity=False)
 """All float32 numbers: denormal ones, zeros of both signs, and the largest."""

@@ -12,9 +12,7 @@ import pytest
 from support.cli import ok, refused
 from whiten import Encoder
 from whiten_runtime.errors import DataError
-from whiten_runtime.files.read_vectors import read_vectors
-from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata
-from whiten_runtime.files.write_vectors import writing_vectors
+from whiten_runtime.files.vectors import VectorMetadata, read_metadata, read_vectors, writing_vectors
 
 
 @pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl"])

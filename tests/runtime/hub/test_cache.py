@@ -13,7 +13,7 @@ from support.cli import MAIN, ok, python, refused
 from support.hub import Hub, commit_of
 from whiten import BundleError, Encoder, IntegrityError, WhitenError
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
-from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.hub import locate_bundle
 
 ID = "org/tiny"
 CARD = "config.json"

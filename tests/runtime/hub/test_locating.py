@@ -14,11 +14,11 @@ from support.bundles import contents
 from support.cli import invoke, ok
 from support.hub import READ_ONLY, Hub, commit_of
 from whiten import BundleError, Encoder, UsageError, VectorWhitener, WhitenError
+from whiten_runtime import hub as locating
 from whiten_runtime.bundle.files import with_own_hash
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
-from whiten_runtime.commands.main import whiten
-from whiten_runtime.hub import locating
-from whiten_runtime.hub.locating import SCHEME, locate_bundle
+from whiten_runtime.commands.console import whiten
+from whiten_runtime.hub import SCHEME, locate_bundle
 
 ID = "org/tiny"
 TEXTS = ["A man is eating.", ""]

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whiten_runtime.errors import UsageError
-from whiten_runtime.hub.locating import Repository, is_repository_id, parse_repository
+from whiten_runtime.hub import Repository, is_repository_id, parse_repository
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from support.cli import refused
 from support.hub import Hub
 from whiten import Encoder, WhitenError
-from whiten_runtime.hub.reaching import _why
+from whiten_runtime.hub import _why
 
 ID = "org/tiny"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")

@@ -13,9 +13,9 @@ from support.bundles import contents, copy_bundle, rewrite_file
 from support.cli import MAIN, invoke, ok, python, refused
 from support.hub import READ_ONLY, TOKEN, Hub, commit_of
 from whiten import Encoder
+from whiten_runtime import hub as uploading
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
-from whiten_runtime.commands.main import whiten
-from whiten_runtime.hub import uploading
+from whiten_runtime.commands.console import whiten
 
 ID = "org/new"
 

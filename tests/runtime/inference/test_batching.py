@@ -19,9 +19,8 @@ from whiten_runtime.inference.batching import (
     token_budget,
     workers_for,
 )
-from whiten_runtime.inference.engine import Engine, Feed
+from whiten_runtime.inference.engine import Engine, Feed, ForkSafeSession
 from whiten_runtime.inference.gpu import check_padding, run_in_parts
-from whiten_runtime.inference.sessions import ForkSafeSession
 
 LENGTHS = st.lists(st.integers(0, 600), max_size=200)
 

@@ -13,13 +13,13 @@ from support.corpus import sentences
 from whiten import Encoder, ProviderError, UsageError, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.parity import GATES, compare
+from whiten_runtime.inference import engine as sessions
 from whiten_runtime.inference import gpu as recorded
-from whiten_runtime.inference import loading, sessions
+from whiten_runtime.inference import loading
 from whiten_runtime.inference.engine import Engine
 from whiten_runtime.inference.gpu import device_of, graph_lengths, with_cuda_graph
 from whiten_runtime.inference.loading import open_engine
-from whiten_runtime.ort.providers import CUDA_PROVIDER
-from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.ort.session import CUDA_PROVIDER, SessionOptions
 
 CUDA, CPU = CUDA_PROVIDER, "CPUExecutionProvider"
 
@@ -144,7 +144,7 @@ def test_session_options_of_recordings() -> None:
 def test_encoder_with_cuda_graphs_gives_the_same_vectors(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="cuda_graphs is for CUDAExecutionProvider, not CPUExecutionProvider"):
         Encoder(tiny_bundle, cuda_graphs=True)
-    monkeypatch.setattr("whiten_runtime.opened.encoder.CUDA_PROVIDER", CPU)
+    monkeypatch.setattr("whiten_runtime.encoder.CUDA_PROVIDER", CPU)
     texts = ["", "a", *sentences(10)]
     with Encoder(tiny_bundle) as plain, Encoder(tiny_bundle, cuda_graphs=True) as made:
         assert GATES["fp32"].passes(made.verify())

@@ -16,14 +16,15 @@ from support.cli import python
 from whiten import BundleError, Encoder, WhitenError
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import OUTPUT
-from whiten_runtime.inference import batching, loading, sessions
+from whiten_runtime.encoder import embedder_of
+from whiten_runtime.inference import batching, loading
+from whiten_runtime.inference import engine as sessions
 from whiten_runtime.inference.batching import Schedule
+from whiten_runtime.inference.engine import ForkSafeSession
 from whiten_runtime.inference.gpu import check_padding
 from whiten_runtime.inference.loading import open_engine
 from whiten_runtime.inference.options import EncodeOptions
-from whiten_runtime.inference.sessions import ForkSafeSession
-from whiten_runtime.opened.model import embedder_of
-from whiten_runtime.opened.opening import Opening, reopen
+from whiten_runtime.opened_bundle import Opening, reopen
 from whiten_runtime.ort.session import SessionOptions, Tuning, create_session
 
 NO_LITTLE_WORK = Tuning(little_work=0)
@@ -213,7 +214,7 @@ def test_encode_works_at_interpreter_exit(tiny_bundle: Path, little_work: float)
 import atexit, sys
 from pathlib import Path
 from whiten import Encoder
-from whiten_runtime.opened.opening import Opening, reopen
+from whiten_runtime.opened_bundle import Opening, reopen
 from whiten_runtime.ort.session import SessionOptions, Tuning
 options = SessionOptions(threads=2, tuning=Tuning(little_work=float(sys.argv[2])))
 encoder = reopen(Encoder, Opening(Path(sys.argv[1]), options))

@@ -14,7 +14,7 @@ from support.corpus import NASTY
 from support.vectors import token_ids
 from support.vocabularies import byte_bpe, wordpiece
 from whiten import BundleError, Encoder, UsageError
-from whiten_runtime.bundle.records import Side
+from whiten_runtime.bundle.manifest import Side
 from whiten_runtime.inference.tokenizer import Tokenizer
 
 LIMIT = 9

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import cosine_similarity
 
-from whiten_runtime.bundle.records import Similarity, VectorPrecision
+from whiten_runtime.bundle.manifest import Similarity, VectorPrecision
 from whiten_runtime.errors import TextError, UsageError
 from whiten_runtime.inference import vectors
 from whiten_runtime.inference import vectors as nearest

@@ -12,19 +12,22 @@ from support.cli import invoke
 from support.corpus import sentences
 from support.sts import write_paper_layout
 from whiten import Encoder, ProviderError, UsageError
-from whiten_runtime.commands.main import whiten
-from whiten_runtime.ort.providers import (
+from whiten_runtime.commands.console import whiten
+from whiten_runtime.ort.session import (
     BFLOAT16,
+    Placement,
+    SessionOptions,
     check_available,
+    check_placement,
     conflict,
     describe_providers,
     environment_providers,
     on_device,
     parse_provider,
+    placement_of,
     preload_libraries,
     providers_for,
 )
-from whiten_runtime.ort.session import Placement, SessionOptions, check_placement, placement_of
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 GPU_BUILD = ["TensorrtExecutionProvider", CUDA, CPU]

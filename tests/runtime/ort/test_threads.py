@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whiten_runtime.ort.threads import FairSemaphore, in_thread, map_in_threads, thread_group
+from whiten_runtime.ort.process import FairSemaphore, in_thread, map_in_threads, thread_group
 
 PATIENCE = 60
 

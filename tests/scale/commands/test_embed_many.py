@@ -16,14 +16,13 @@ import pytest
 from support.bundles import contents, copy_bundle
 from support.cli import invoke, ok, refused
 from whiten import Encoder
-from whiten_runtime.commands.main import whiten
-from whiten_runtime.files.read_vectors import read_vectors
-from whiten_runtime.files.texts import read_texts
-from whiten_runtime.files.vector_metadata import read_metadata
+from whiten_runtime.commands.console import whiten
+from whiten_runtime.files.rows import read_texts
+from whiten_runtime.files.vectors import read_metadata, read_vectors
 from whiten_runtime.inference.embedder import Embedder
 from whiten_scale import commands, places, plan, shard, workers
 from whiten_scale.places import Folder
-from whiten_whitening.codes.coder import Coder
+from whiten_whitening.codes import Coder
 
 
 @pytest.fixture(autouse=True)

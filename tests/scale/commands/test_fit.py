@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support.cli import invoke, ok, refused
-from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.console import whiten
 from whiten_scale import fitting
 from whiten_scale.fitting import ranges_of
 from whiten_scale.places import Folder

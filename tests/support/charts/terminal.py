@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from click.testing import CliRunner
 
 from support.charts.svg import label, picture
-from whiten_runtime.commands.main import whiten
+from whiten_runtime.commands.console import whiten
 
 _LINE, _WIDTH = 18, 880
 

@@ -13,8 +13,8 @@ from support.corpus import sentences
 from whiten import Encoder
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.space import space_of
-from whiten_runtime.commands.main import whiten
-from whiten_runtime.files.vector_metadata import read_metadata, sidecar_of
+from whiten_runtime.commands.console import whiten
+from whiten_runtime.files.vectors import read_metadata, sidecar_of
 
 run = partial(invoke, whiten)
 

@@ -12,7 +12,7 @@ from whiten_export.graph.int8_rounding import (
     quantize_weights,
     quantize_with_feedback,
 )
-from whiten_runtime.bundle.records import LARGEST_PAIR
+from whiten_runtime.bundle.manifest import LARGEST_PAIR
 
 
 def test_each_column_has_its_own_scale() -> None:

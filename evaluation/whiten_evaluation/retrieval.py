@@ -8,14 +8,14 @@ import msgspec
 import numpy as np
 
 from whiten_evaluation.embedding import Embed, Rows, Storage
-from whiten_evaluation.tasks.sts import RESAMPLES, Difference, Interval, difference_of, interval
+from whiten_evaluation.sts import RESAMPLES, Difference, Interval, difference_of, interval
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
 from whiten_runtime.errors import BundleError, UsageError
-from whiten_runtime.files.collections import Collection
+from whiten_runtime.files.judged import Collection
 from whiten_runtime.inference.options import Prompts, searched_by_cosine
 from whiten_runtime.inference.vectors import Nearest
+from whiten_whitening.measures import without_own
 from whiten_whitening.moments import Float64Array
-from whiten_whitening.similarity import without_own
 
 MEASURES = ("nDCG@10", "MRR@10", "R@10", "R@100", "MAP@100")
 """nDCG with the grade itself as gain; mean reciprocal rank; recall; mean average precision."""

@@ -10,17 +10,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import open_bundle
 from whiten_runtime.bundle.graph import OUTPUT, VECTORS_INPUT
+from whiten_runtime.bundle.manifest import VectorPrecision
 from whiten_runtime.bundle.parity import Probes
-from whiten_runtime.bundle.ranges import read_moments
-from whiten_runtime.bundle.records import VectorPrecision
 from whiten_runtime.errors import BundleError, UsageError, check_flags
-from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.hub import locate_bundle
 from whiten_runtime.inference.embedder import progress_bar
-from whiten_runtime.inference.sessions import ForkSafeSession, GraphFile
-from whiten_runtime.inference.vectors import check_finite, rows_of
-from whiten_runtime.opened.opening import OpenedBundle, Opening, encode_options
-from whiten_runtime.ort.providers import Provider, check_precision, providers_for
-from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.inference.engine import ForkSafeSession, GraphFile
+from whiten_runtime.inference.vectors import check_finite, read_moments, rows_of
+from whiten_runtime.opened_bundle import OpenedBundle, Opening, encode_options
+from whiten_runtime.ort.session import Provider, SessionOptions, check_precision, providers_for
 
 _ROWS_PER_BLOCK = 4096
 

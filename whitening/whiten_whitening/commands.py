@@ -9,17 +9,14 @@ import msgspec
 from whiten_runtime.bundle.manifest import Manifest
 from whiten_runtime.bundle.space import is_in_space, space_of
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import bundle_argument, command, counted, kind_option, say, table
-from whiten_runtime.commands.help import heading, option
+from whiten_runtime.commands.console import bundle_argument, command, counted, heading, kind_option, option, say, table
 from whiten_runtime.errors import UsageError
-from whiten_runtime.files.read_vectors import read_vectors
-from whiten_runtime.files.texts import read_texts
-from whiten_runtime.files.vector_metadata import VectorMetadata, read_metadata, sidecar_of
-from whiten_runtime.hub.locating import locate_bundle
+from whiten_runtime.files.rows import read_texts
+from whiten_runtime.files.vectors import VectorMetadata, read_metadata, read_vectors, sidecar_of
+from whiten_runtime.hub import locate_bundle
 from whiten_runtime.inference.loading import load_bundle, load_unwhitened
 from whiten_runtime.inference.options import Prompts
-from whiten_runtime.ort.providers import providers_for
-from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.ort.session import SessionOptions, providers_for
 from whiten_whitening.drift import Drift, DriftMonitor
 
 EXIT_CODES = {"close": 0, "refit changes little": 0, "drifting": 3, "harmful": 4}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whiten_runtime.bundle.bundle import Bundle
-from whiten_runtime.bundle.manifest import Manifest
+from whiten_runtime.bundle.manifest import Manifest, Similarity
 from whiten_runtime.bundle.parity import (
     Agreement,
     Probes,
@@ -21,14 +21,11 @@ from whiten_runtime.bundle.parity import (
     gate_here,
     read_probes,
 )
-from whiten_runtime.bundle.ranges import OutputMoments
-from whiten_runtime.bundle.records import Similarity
 from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import UsageError
 from whiten_runtime.inference.options import EncodeArguments, EncodeOptions, stored_ranges
-from whiten_runtime.inference.vectors import comparable, row_similarities, similarity_matrix
-from whiten_runtime.ort.providers import describe_providers
-from whiten_runtime.ort.session import SessionOptions
+from whiten_runtime.inference.vectors import OutputMoments, comparable, row_similarities, similarity_matrix
+from whiten_runtime.ort.session import SessionOptions, describe_providers
 
 Opened = TypeVar("Opened", bound="OpenedBundle")
 

@@ -1,1 +1,0 @@
-"""Read the files of the evaluation tasks, and score vectors on them."""

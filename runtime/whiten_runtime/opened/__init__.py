@@ -1,1 +1,0 @@
-"""Open bundles: `Encoder`, `VectorWhitener`, and what both share."""

@@ -1,1 +1,0 @@
-"""Define the command `whiten drift`."""
