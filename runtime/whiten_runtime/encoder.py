@@ -166,6 +166,7 @@ class OpenedModel(OpenedBundle):
 
     @property
     def prompts(self) -> dict[str, str]:
+        """Return the bundle's prompts by name."""
         return dict(self._bundle.manifest.prompts)
 
     @property
@@ -175,6 +176,7 @@ class OpenedModel(OpenedBundle):
 
     @property
     def providers(self) -> list[str]:
+        """Return the active execution providers, in order of preference."""
         return self._engine.providers
 
     @property
@@ -184,6 +186,7 @@ class OpenedModel(OpenedBundle):
 
     @property
     def placement(self) -> Placement:
+        """Return the number of nodes that onnxruntime put on each provider."""
         return self._engine.placement
 
     @property
@@ -192,6 +195,7 @@ class OpenedModel(OpenedBundle):
         return self._embedder.truncated
 
     def close(self) -> None:
+        """Free the model. The encoder cannot be used afterwards."""
         self._embedder.close()
         self._passages.close()
 

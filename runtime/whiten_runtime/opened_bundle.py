@@ -52,6 +52,8 @@ class Opening:
 
 
 class OpenedBundle:
+    """An open bundle. Subclasses open it in `_open`."""
+
     _bundle: Bundle
     _moments: OutputMoments | None  # of its vectors over its corpus, if it stores them
     _opening: Opening
@@ -60,6 +62,7 @@ class OpenedBundle:
         raise NotImplementedError
 
     def close(self) -> None:
+        """Free the graph. The object cannot be used afterwards."""
         raise NotImplementedError
 
     def _probed(self, probes: Probes) -> tuple[Callable[[Any], NDArray[np.float32]], Any]:
@@ -176,10 +179,12 @@ class OpenedBundle:
 
     @property
     def manifest(self) -> Manifest:
+        """Return the bundle's manifest."""
         return self._bundle.manifest
 
     @property
     def dimension(self) -> int:
+        """Return the number of coordinates of a vector, k."""
         return self._bundle.manifest.dimension
 
     @property
