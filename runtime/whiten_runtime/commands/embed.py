@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from whiten_runtime.bundle.manifest import VectorPrecision
-from whiten_runtime.commands import console
 from whiten_runtime.commands.console import (
     WholeNumber,
     bundle_argument,
@@ -28,9 +27,7 @@ from whiten_runtime.commands.console import (
     warn,
 )
 from whiten_runtime.errors import DataError, NoVectorError, UsageError
-from whiten_runtime.files.vectors import VectorMetadata, check_output, read_vectors, writing_vectors
 from whiten_runtime.ort.session import Provider
-from whiten_runtime.vector_whitener import VectorWhitener
 
 if TYPE_CHECKING:
     from whiten_runtime.files.vectors import VectorMetadata, Vectors
@@ -259,6 +256,9 @@ def transform(
     BUNDLE is one that whiten-export --from-vectors wrote. The file that it writes says which space its vectors are
     in, as those of whiten embed do.
     """
+    from whiten_runtime.files.vectors import VectorMetadata, check_output, read_vectors, writing_vectors
+    from whiten_runtime.vector_whitener import VectorWhitener
+
     check_other_file(out, input_file)
     check_output(out, force)
     count = 0
@@ -270,4 +270,4 @@ def transform(
         say(f"wrote {counted(count, 'vector')} of {whitener.dimension} dimensions to {out}")
         if as_json:
             summary = {"vectors": count, "out": str(out), "dimension": whitener.dimension, "space": whitener.space}
-            console.print_json(summary)
+            print_json(summary)

@@ -21,11 +21,8 @@ from whiten_runtime.commands.console import (
     say,
     table,
 )
-from whiten_runtime.encoder import Encoder
 from whiten_runtime.hub import locate_bundle, parse_repository, push_bundle
-from whiten_runtime.opened_bundle import proof_of
 from whiten_runtime.ort.session import CUDA_PROVIDER, Provider
-from whiten_runtime.vector_whitener import VectorWhitener
 
 
 @command(
@@ -152,6 +149,10 @@ def verify(bundle: str, providers: tuple[Provider, ...], quick: bool, as_json: b
     The result goes to stderr. With --json, a document is printed on stdout once the vectors were compared, whether they
     agree or not. If an earlier check fails, such as that of the hashes, stdout stays empty and the exit code is 1.
     """
+    from whiten_runtime.encoder import Encoder
+    from whiten_runtime.opened_bundle import proof_of
+    from whiten_runtime.vector_whitener import VectorWhitener
+
     path = locate_bundle(bundle)
     opened = VectorWhitener if read_manifest(path).input == "vectors" else Encoder
     with opened(path, providers or None) as encoder:
