@@ -6,12 +6,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from whiten_evaluation.commands.eval import data_option, read_similarity_tasks, tasks_option
+from whiten_evaluation.commands.eval import data_option, read_similarity_tasks, show, tasks_option
 from whiten_evaluation.sts import SUBSETS
 from whiten_export.commands.shared import parse_numbers
 from whiten_export.staging import Kind, check_place, staged
 from whiten_runtime.commands import console
-from whiten_runtime.commands.console import ConsoleReporter, command, heading, option, say
+from whiten_runtime.commands.console import ConsoleReporter, command, heading, option
 from whiten_runtime.errors import needing
 from whiten_runtime.files.judged import has_collections, read_collections
 from whiten_runtime.ort.session import SessionOptions, providers_for
@@ -23,7 +23,7 @@ REPORT = Kind("sweep", "sweep.json")
     section="Measure",
     examples=(
         "whiten sweep bert-base --data sts/",
-        "whiten sweep minilm --data sts/ --layers 0,1,6",
+        "whiten sweep bert-base --data sts/ --layers 1,12",
     ),
 )
 @click.argument("model")
@@ -39,9 +39,9 @@ REPORT = Kind("sweep", "sweep.json")
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Directory of the report. [default: sweeps/NAME]",
+    help="Directory of the scores. [default: sweeps/NAME]",
 )
-@option("--force", is_flag=True, help="Replace a report that is already there.")
+@option("--force", is_flag=True, help="Replace scores that are already there.")
 def sweep(
     model: str,
     data: Path,
@@ -52,12 +52,13 @@ def sweep(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Score combinations of a model's layers, and write a report.
+    """Score combinations of a model's layers: a table, and a folder with all scores and a picture.
 
-    Combinations are scored on the similarity tasks in --data, whitened and not, with the model's own pooling. Single
-    layers and pairs are also scored on the search collections there, in the layout of whiten eval retrieval. Texts go
-    through the model once: every layer's vectors stay in ~/.cache/whiten (XDG_CACHE_HOME) for the next sweep. MODEL is
-    as for whiten-export.
+    Combinations are scored on the similarity tasks in --data, not whitened, whitened on each task's own sentences as in
+    WhiteningBERT, and whitened on a corpus as by an export, with the model's own pooling. Single layers and pairs are
+    also scored on the search collections there, in the layout of whiten eval retrieval. Texts go through the model
+    once: every layer's vectors stay in ~/.cache/whiten (XDG_CACHE_HOME) for the next sweep. MODEL is as for
+    whiten-export.
     """
     chosen = None if layers is None else parse_numbers("layers", layers)
     target = out or Path("sweeps") / Path(model).resolve().name
@@ -71,8 +72,7 @@ def sweep(
     with needing("eval,export"):
         import pytrec_eval  # noqa: F401
 
-        from whiten_evaluation.sweep.report import html, scores_csv, search_csv, summary
-        from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
+        from whiten_evaluation.sweep.sweep import SweepPlan, best_table, picture, run_sweep, scores_csv, search_table
     plan = SweepPlan(
         model=model,
         data=benchmark,
@@ -84,16 +84,15 @@ def sweep(
     )
     result = run_sweep(plan, reporter)
     with staged(target, force, REPORT, reporter) as stage:
-        (stage / "report.html").write_text(html(result, reporter.warnings), "utf-8")
         (stage / "scores.csv").write_bytes(scores_csv(result).encode())
-        if collections:
-            (stage / "search.csv").write_bytes(search_csv(result).encode())
+        picture(result).savefig(stage / "layers.png", metadata={"Software": "whiten"})
         (stage / REPORT.marker).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
-    console.say_written(str(target / "report.html"))
-    for line in summary(result):
-        say(f"  {line}")
-    if as_json:
-        console.print_json({"out": str(target), "warnings": reporter.warnings, "sweep": result})
+    console.say_written(str(target))
+    document = {"out": str(target), "warnings": reporter.warnings, "sweep": result}
+    if result.tasks or as_json:
+        show(*best_table(result), document, as_json)
+    if result.collections and not as_json:
+        show(*search_table(result), document, as_json)
 
 
 def cache_folder() -> Path:

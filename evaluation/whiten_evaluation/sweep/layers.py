@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +22,7 @@ from whiten_export.sources.model import TokenModel
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.manifest import Pooling, Side
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.errors import ParityError, WhitenError
+from whiten_runtime.errors import ParityError
 from whiten_runtime.files.replacing import filling, replacing, written_as
 from whiten_runtime.inference.embedder import Embedder
 from whiten_runtime.inference.loading import load_graph
@@ -33,7 +33,6 @@ from whiten_runtime.reporter import Reporter
 
 _GRAPH_FILE = "model.onnx"
 _CHECKED_TEXTS = 12
-_SPARE = 1.05
 _ELSEWHERE = "another XDG_CACHE_HOME"
 
 
@@ -67,10 +66,11 @@ class LayerVectors:
     rows: dict[str, int]
     table: NDArray[np.float32]  # [texts, layers, d]
 
-    def of(self, texts: Sequence[str] | None = None) -> NDArray[np.float32]:
-        """Read the vectors of some texts, or of all, into memory: [layers, n, d]."""
-        rows = slice(None) if texts is None else np.array([self.rows[text] for text in texts], np.intp)
-        return np.ascontiguousarray(np.moveaxis(self.table[rows], 0, 1))
+    def mean(self, layers: tuple[int, ...], texts: Iterable[str] | None = None) -> NDArray[np.float64]:
+        """Return the mean of some layers' vectors of some texts, or of all, [n, d]."""
+        rows = list(self.rows.values()) if texts is None else [self.rows[text] for text in texts]
+        places = [self.graph.layers.index(layer) for layer in layers]
+        return np.asarray(self.table[np.ix_(rows, places)].mean(axis=1, dtype=np.float64))
 
 
 def open_graph(
@@ -153,7 +153,6 @@ def embed_layers(graph: LayerGraph, texts: Sequence[str], options: SessionOption
     path = graph.folder.parent / f"texts-{digest}.npy"
     shape = (len(order), len(graph.layers), graph.width)
     if not path.is_file():
-        _check_room(path.parent, 4 * int(np.prod(shape)))
         report.stage(f"embedding {len(order):,} sentences, {len(graph.layers)} layers at once, in {path}")
         header = {"descr": "<f4", "fortran_order": False, "shape": shape}
         with (
@@ -165,12 +164,3 @@ def embed_layers(graph: LayerGraph, texts: Sequence[str], options: SessionOption
             for _, rows in embedder.windows(order, advance=advance):
                 file.write(np.ascontiguousarray(rows, "<f4").data)
     return LayerVectors(graph, {text: row for row, text in enumerate(order)}, np.load(path, mmap_mode="r"))
-
-
-def _check_room(folder: Path, size: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < size * _SPARE:
-        raise WhitenError(
-            f"{folder}: the vectors of all layers take {size / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free; "
-            f"name {_ELSEWHERE}, or fewer --layers"
-        )

@@ -9,24 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import Result
+from scipy.stats import spearmanr
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
 from support.cli import invoke as invoke_command
 from support.cli import ok, refused
 from support.corpus import sentences
-from support.families import LAYERS
+from support.families import LAYERS, WIDTH
 from support.published import SIZE, save, transformer
 from support.sts import write_paper_layout
 from whiten_evaluation.commands.sweep import sweep
-from whiten_evaluation.embedding import TextVectors, storages
-from whiten_evaluation.sts import StsData, read_sts, score_sts, sts_rows
+from whiten_evaluation.sts import read_sts
 from whiten_evaluation.sweep import layers as layers_of_models
-from whiten_evaluation.sweep import search
 from whiten_evaluation.sweep.layers import LayerGraph
+from whiten_evaluation.sweep.sweep import corpus_sentences
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.inference.loading import load_unwhitened
-from whiten_whitening.maps import fit_map
-from whiten_whitening.moments import Moments
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("matplotlib", reason="needs the extra test-all")
@@ -61,28 +59,31 @@ def run(
     return invoke
 
 
-def found(document: dict, whitening: str) -> dict[tuple[int, ...], float | None]:
-    scores = (score for score in document["scores"] if score["whitening"] == whitening)
+def averages(document: dict, measure: str, whitening: str) -> dict[tuple[int, ...], float | None]:
+    scores = (score for score in document[measure] if score["whitening"] == whitening)
     return {tuple(score["layers"]): score["average"] for score in scores}
 
 
-def unwhitened_mean(bundle: Path, folder: Path, fitted: bool) -> float:
-    """Score a bundle's vectors before its whitening, or whitened on each task's own sentences."""
+def average_by_numpy(bundle: Path, folder: Path, whitening: str) -> float:
+    """Score a bundle's vectors before its whitening, whitened by numpy's Cholesky root, with scipy's correlation."""
     _, embedder = load_unwhitened(bundle)
     means = []
     for task in read_sts(folder, ("STS-B", "STS15")).tasks:
-        texts = list(dict.fromkeys(task.texts))
-        vectors = TextVectors({text: row for row, text in enumerate(texts)}, embedder.embed(texts))
-        if fitted:
-            white = fit_map(Moments.of(vectors.of(task.texts)))(vectors.of(texts))
-            vectors = TextVectors(vectors.rows, white.astype(np.float32))
-        data = StsData((task,), {})
-        (score,) = score_sts(data, sts_rows(data, "b", bundle, vectors, storages(bundle, (), ())))
-        means.append(score.averages["mean"])
+        rows = embedder.embed(list(corpus_sentences(WIDTH) if whitening == "corpus" else task.texts)).astype(float)
+        mean, covariance, shrinkage = rows.mean(0), np.cov(rows.T), 0.5 if whitening == "corpus" else 0.0
+        shrunk = (1 - shrinkage) * covariance + (shrinkage + 1e-9) * np.trace(covariance) / WIDTH * np.eye(WIDTH)
+        weight = np.linalg.inv(np.linalg.cholesky(shrunk)).T
+        correlations = []
+        for part in task.subsets:
+            sides = [embedder.embed(list(side)).astype(float) for side in (part.first, part.second)]
+            a, b = sides if whitening == "none" else [(side - mean) @ weight for side in sides]
+            similarities = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+            correlations.append(spearmanr(similarities, part.scores).statistic)
+        means.append(100 * np.mean(correlations))
     return float(np.mean(means))
 
 
-def test_report_is_complete_and_agrees_with_sts_scores(
+def test_scores_agree_with_numpy_and_scipy(
     run: Callable[..., Result], tmp_path: Path, tiny_bundle: Path, data_folder: Path
 ) -> None:
     result = run("--json")
@@ -91,28 +92,39 @@ def test_report_is_complete_and_agrees_with_sts_scores(
     document = json.loads(result.stdout)["sweep"]
     out = tmp_path / "out"
     assert json.loads((out / "sweep.json").read_bytes()) == document
-    assert {path.name for path in out.iterdir()} == {"report.html", "scores.csv", "sweep.json"}
-    html = (out / "report.html").read_text("utf-8")
-    assert html.count("data:image/png;base64,") == 3
-    assert "STS12 is absent" in html
+    assert {path.name for path in out.iterdir()} == {"layers.png", "scores.csv", "sweep.json"}
+    assert (out / "layers.png").read_bytes().startswith(b"\x89PNG")
     with (out / "scores.csv").open(newline="") as file:
-        assert len(list(csv.DictReader(file))) == len(document["scores"])
-    assert [len(found(document, kind)) for kind in ("none", "task")] == [31] * 2
-    assert 15 < len(found(document, "corpus")) < 31  # single layers, pairs and the best of a size
-    # The bundle of layers 1 and 4, exported and evaluated by other code, agrees.
-    for kind in ("none", "task"):
-        want = unwhitened_mean(tiny_bundle, data_folder, kind == "task")
-        assert found(document, kind)[1, LAYERS] == pytest.approx(want, abs=0.03)
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(document["similarity"]) == 3 * 31
+    (row,) = [row for row in rows if (row["layers"], row["whitening"]) == (f"1,{LAYERS}", "task")]
+    # The bundle of layers 1 and 4, exported by other code, agrees.
+    for kind in ("none", "task", "corpus"):
+        want = average_by_numpy(tiny_bundle, data_folder, kind)
+        assert averages(document, "similarity", kind)[1, LAYERS] == pytest.approx(want, abs=0.03), kind
+    assert float(row["average"]) == averages(document, "similarity", "task")[1, LAYERS]
+    assert float(row["average"]) == pytest.approx((float(row["STS-B"]) + float(row["STS15"])) / 2)
     assert (document["pooling"], document["corpus"], document["corpus_sentences"]) == ("mean", BUILTIN_CORPUS, 320)
     first, *others = document["best"]
-    known = [score["average"] for score in document["scores"] if score["average"] is not None]
-    assert first["score"]["average"] == max(known)
+    assert first["score"]["average"] == max(score["average"] for score in document["similarity"])
     assert first["interval"]["low"] < first["score"]["average"] < first["interval"]["high"]
     assert first["difference"] == {"low": 0, "high": 0}
     depths = [row["score"]["layers"][-1] for row in document["best"]]
     assert depths == sorted(set(depths), reverse=True)  # fewer blocks, and a lower score, row by row
     assert all(row["score"]["average"] <= first["score"]["average"] for row in others)
-    assert f" best: {first['score']['average']:.1f} (" in result.stderr
+
+
+def test_two_layers_give_the_row_of_whiteningbert(run: Callable[..., Result], tmp_path: Path) -> None:
+    result = run("--layers", f"1,{LAYERS}")
+    assert result.exit_code == 0, result.stderr
+    header, *lines = [line.split() for line in result.stdout.splitlines()]
+    assert header[:3] == ["layers", "whitening", "average"]
+    assert header[-2:] == ["STS-B", "STS15"]
+    (row,) = [line for line in lines if line[:2] == [f"1,{LAYERS}", "task"]]
+    scores = json.loads((tmp_path / "out" / "sweep.json").read_bytes())["similarity"]
+    (score,) = [s for s in scores if s["layers"] == [1, LAYERS] and s["whitening"] == "task"]
+    assert [row[2], *row[-2:]] == [f"{value:.2f}" for value in (score["average"], *score["values"])]
+    assert len(lines) == 9  # both layers and the pair, each in three ways
 
 
 def test_second_sweep_reuses_cached_vectors(
@@ -129,23 +141,19 @@ def test_second_sweep_reuses_cached_vectors(
     result = run("--force")
     assert result.exit_code == 0
     second = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
-    assert second["scores"] == first["scores"]
+    assert second["similarity"] == first["similarity"]
 
 
-def test_constant_first_token_has_no_scores(
-    run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """LLaMA's first token attends only to itself, in every layer: there is nothing to compare, extend or draw."""
-    monkeypatch.setattr(search, "EXHAUSTIVE", 3)
+def test_constant_first_token_has_no_scores(run: Callable[..., Result], tmp_path: Path) -> None:
+    """LLaMA's first token attends only to itself, in every layer: there is nothing to compare or draw."""
     result = run(model=save([transformer("llama"), Pooling(SIZE, "cls")], tmp_path / "llama"))
     assert result.exit_code == 0, result.stderr
     document = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
     assert document["pooling"] == "cls"
     for kind in ("none", "task", "corpus"):
-        assert set(found(document, kind).values()) == {None}
+        assert set(averages(document, "similarity", kind).values()) == {None}
     assert document["best"] == []
     assert "inf" not in (tmp_path / "out" / "scores.csv").read_text()
-    assert "Nothing could be scored" in result.stderr
 
 
 def test_changed_config_gets_another_cache_folder(
@@ -159,26 +167,6 @@ def test_changed_config_gets_another_cache_folder(
     (mine / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 0.1}))
     assert run("--layers", "0,1", "--force", model=mine).exit_code == 0
     assert len(set((cache / "whiten").iterdir()) - before) == 1
-
-
-def test_beam_search_scores_agree_with_exhaustive_search(
-    run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert run().exit_code == 0
-    every = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
-    monkeypatch.setattr(search, "EXHAUSTIVE", 3)
-    monkeypatch.setattr(search, "BEAM", 2)
-    assert run("--force").exit_code == 0
-    some = json.loads((tmp_path / "out" / "sweep.json").read_bytes())
-    assert every["exhaustive"]
-    assert not some["exhaustive"]
-    assert len(some["scores"]) < len(every["scores"])
-    for kind in ("none", "task"):
-        known, tried = found(every, kind), found(some, kind)
-        assert {len(layers) for layers in tried} == {1, 2, 3, 4, 5}
-        for layers, average in tried.items():
-            assert average == pytest.approx(known[layers], abs=0.03)
-    assert "beam search" in (tmp_path / "out" / "report.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -230,17 +218,14 @@ def test_search_compares_as_the_models_authors_do(run: Callable[..., Result], tm
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)["sweep"]
     assert document["width"] == 2 * SIZE
-    scores = {(s["whitened"], tuple(s["layers"])): s["average"] for s in document["searches"]}
+    scores = averages(document, "search", "none")
     for layers in ((1, 2), (2,)):  # the authors normalise vectors of layer 2 only
         bundle = tmp_path / f"bundle-{len(layers)}"
         ok("export", model, "--layers", ",".join(map(str, layers)), "--whitening", "none", "--out", bundle)
         answer = ok("eval", "retrieval", bundle, "--data", tmp_path / "a<b>", "--json")
         (same,) = json.loads(answer.stdout)["collections"][0]["scores"]
-        assert scores[False, layers] == pytest.approx(same["measures"]["nDCG@10"], abs=0.01)
-    html = (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert "<th>a&lt;b&gt;</th>" in html
-    assert "nDCG@10 by dot product, times 100" in html
-    assert "Spearman" not in html  # of no task
+        assert scores[layers] == pytest.approx(same["measures"]["nDCG@10"], abs=0.01)
+    assert (document["collections"], document["by_cosine"], document["similarity"]) == (["a<b>"], False, [])
 
 
 @pytest.mark.parametrize("similarity", ["euclidean", "manhattan"])
@@ -264,23 +249,23 @@ def test_search_is_scored_as_by_the_bundles_of_the_layers(
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)["sweep"]
     assert document["collections"] == ["found"]
-    scores = {(s["whitened"], tuple(s["layers"])): s["average"] for s in document["searches"]}
-    assert {(w, (k,)) for w in (False, True) for k in range(1, LAYERS + 1)} < set(scores)
+    scores = {kind: averages(document, "search", kind) for kind in ("none", "corpus")}
+    assert all({(k,) for k in range(1, LAYERS + 1)} < set(of_kind) for of_kind in scores.values())
     plain = tmp_path / "plain"
     ok("export", checkpoint("bert"), "--layers", f"1,{LAYERS}", "--whitening", "none", "--out", plain)
     answer = ok("eval", "retrieval", plain, "--data", data, "--json")
     (same,) = json.loads(answer.stdout)["collections"][0]["scores"]
-    assert scores[False, (1, LAYERS)] == pytest.approx(same["measures"]["nDCG@10"], abs=0.01)
+    assert scores["none"][1, LAYERS] == pytest.approx(same["measures"]["nDCG@10"], abs=0.01)
     assert 0 < same["measures"]["nDCG@10"] < 100
-    assert "In search, " in result.stderr
-    html = (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert "<h2>Search: every layer, and the best combinations</h2>" in html
-    with (tmp_path / "out" / "search.csv").open(newline="") as file:
-        assert len(list(csv.DictReader(file))) == len(scores)
+    with (tmp_path / "out" / "scores.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["measure"] == "search"]
+    assert len(rows) == 2 * 15  # five layers and ten pairs, whitened and not
+    assert {row["STS-B"] for row in rows} == {""}
+    assert {float(row["found"]) for row in rows} == {float(row["average"]) for row in rows}
 
     result = run("--data", data / "found", "--force", "--json")  # no similarity task
     assert result.exit_code == 0, result.stderr
     alone = json.loads(result.stdout)["sweep"]
-    assert (alone["scores"], alone["tasks"]) == ([], [])
-    best = [row for row in alone["searches"] if row["layers"] == [LAYERS]]
-    assert {row["average"] for row in best} == {scores[w, (LAYERS,)] for w in (False, True)}
+    assert (alone["similarity"], alone["tasks"]) == ([], [])
+    for kind, of_kind in scores.items():
+        assert averages(alone, "search", kind)[(LAYERS,)] == of_kind[(LAYERS,)]
