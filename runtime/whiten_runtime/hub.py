@@ -4,8 +4,6 @@ import glob
 import re
 import stat
 import sys
-import tempfile
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +19,6 @@ from whiten_runtime.errors import (
     CANNOT_WRITE,
     FAULTS,
     BundleError,
-    IntegrityError,
     UsageError,
     WhitenError,
     kind_of_place,
@@ -106,54 +103,12 @@ def _certificates() -> str:
     return "SSL_CERT_FILE" if int(__version__.partition(".")[0]) else "REQUESTS_CA_BUNDLE"
 
 
-MAIN = "main"
-"""Branch of a repository that is meant where none is named."""
+def cached_folder(hub_id: str, revision: str | None) -> Path | None:
+    """Return the directory that the cache has for a revision of a bundle, whole or not; None if it has no manifest."""
+    from huggingface_hub import try_to_load_from_cache
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
-@dataclass(frozen=True)
-class CachedBundle:
-    folder: Path  # its directory, named by the commit
-    damaged: tuple[str, ...]  # files that are missing, or have another size than the manifest says
-
-
-def cached_bundle(hub_id: str, revision: str | None) -> CachedBundle | None:
-    """Return the bundle of a revision, whole or not; None if the cache has no manifest of it."""
-    commit = commit_of(hub_id, revision)
-    folder = None if commit is None else _repository(hub_id) / "snapshots" / commit
-    if folder is None or not (folder / MANIFEST_FILE).is_file():
-        return None
-    return CachedBundle(folder, damaged_files(folder))
-
-
-def commit_of(hub_id: str, revision: str | None) -> str | None:
-    """Return the commit that a revision names in the cache; None if the cache does not say it."""
-    try:
-        name = _ref(hub_id, revision).read_text("utf-8").strip()  # a copy may have an end of line
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError):
-        name = revision or MAIN
-    return name if _COMMIT.fullmatch(name) else None
-
-
-def set_commit(hub_id: str, revision: str | None, commit: str) -> None:
-    """Let a revision name a commit in the cache, as the hub's client does."""
-    if commit_of(hub_id, revision) == commit:
-        return
-    path = _ref(hub_id, revision)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".ref-", dir=_repository(hub_id)) as folder:
-        (Path(folder) / "commit").write_text(commit, "utf-8")
-        (Path(folder) / "commit").replace(path)  # whole, for processes that read it meanwhile
-
-
-def whole_commits(hub_id: str) -> list[Path]:
-    """Return the directories of whole bundles, sorted, that no other branch or tag of the cache names."""
-    repository = _repository(hub_id)
-    refs = [path for path in (repository / "refs").rglob("*") if path.is_file() and path != _ref(hub_id, None)]
-    others = {commit_of(hub_id, path.relative_to(repository / "refs").as_posix()) for path in refs}
-    folders = sorted((repository / "snapshots").glob("*"))
-    return [folder for folder in folders if folder.name not in others and not damaged_files(folder)]
+    manifest = try_to_load_from_cache(hub_id, MANIFEST_FILE, revision=revision)
+    return Path(manifest).parent if isinstance(manifest, str) else None
 
 
 def damaged_files(folder: Path) -> tuple[str, ...]:
@@ -171,16 +126,6 @@ def _fits(path: Path, name: str, record: FileRecord) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(status.st_mode) and (name in CLIENT_FILES or status.st_size == record.bytes)
-
-
-def _ref(hub_id: str, revision: str | None) -> Path:
-    return _repository(hub_id) / "refs" / (revision or MAIN)
-
-
-def _repository(hub_id: str) -> Path:
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE) / f"models--{hub_id.replace('/', '--')}"
 
 
 SCHEME = "hf://"
@@ -259,121 +204,61 @@ def fetch_bundle(repository: Repository, refresh: bool = False) -> Path:
     whole bundle, unless `refresh` wants what the hub has now.
 
     Raises:
-        BundleError: the repository is not a bundle, or an incomplete one, or the copy in the cache is damaged and
-            cannot be fetched again; the message says what to delete.
+        BundleError: the repository is not a bundle, or an incomplete one.
         WhitenError: the hub is needed and cannot be reached, or refuses.
     """
     with needing("hub"):
         import huggingface_hub  # noqa: F401
-    hub_id = repository.id
+    hub_id, revision = repository.id, repository.revision
     with cache_errors():
-        cached = None if refresh else cached_bundle(hub_id, repository.revision)
-        if cached is not None and not cached.damaged:
-            return cached.folder
-        moved = cached is None and not refresh and commit_of(hub_id, repository.revision) is not None
-        if moved and (folder := _only_commit(repository)) is not None:
-            return folder
-    why = why_unreached()
+        cached = None if refresh else cached_folder(hub_id, revision)
+        damaged = damaged_files(cached) if cached else ()
+    if cached is not None and not damaged:
+        return cached
+    lacks = f" (missing or damaged: {', '.join(damaged)})" if damaged else ""
 
     def absent(why: str) -> str:
         return (
-            f"bundle '{hub_id}' does not exist as a directory, is not whole in the hub's cache, and {why}; check the "
-            "path, or copy the cache (HF_HOME) from a machine that has it"
+            f"bundle '{hub_id}' does not exist as a directory, is not whole in the hub's cache{lacks}, and {why}; "
+            "check the path, or copy the cache (HF_HOME) from a machine that has it"
         )
 
-    if why is not None:
-        if refresh:
-            raise WhitenError(f"'{hub_id}' was not asked for: {why}")
-        with cache_errors():
-            if cached is not None:
-                _check_present(cached, why)
-            elif (folder := _only_commit(repository)) is not None:
-                return folder
-        raise WhitenError(absent(why))
-    with hub_errors(hub_id, repository.revision, absent(UNREACHED)):
+    if (why := why_unreached()) is not None:
+        raise WhitenError(f"'{hub_id}' was not asked for: {why}" if refresh else absent(why))
+    with hub_errors(hub_id, revision, absent(UNREACHED)):
         return _download(repository, cached)
 
 
-def _only_commit(repository: Repository) -> Path | None:
-    """Return the one whole bundle that the cache has of a repository whose main branch names none there.
-
-    Another program has moved the branch, or the cache was copied without it. There is a warning that names the commit.
-    """
-    folders = whole_commits(repository.id) if repository.revision is None else []
-    if len(folders) > 1:
-        names = " or ".join(f"{SCHEME}{repository.id}@{folder.name}" for folder in folders)
-        raise WhitenError(
-            f"the hub's cache has {len(folders)} bundles of '{repository.id}', and its branch main names none of them; "
-            f"write {names}, or fetch the newest with hf download {repository.id}"
-        )
-    for folder in folders:
-        warnings.warn(
-            f"branch main of '{repository.id}' names no bundle in the hub's cache; the only one there was opened, "
-            f"{SCHEME}{repository.id}@{folder.name}: write that, or fetch the newest with hf download {repository.id}",
-            stacklevel=2,
-        )
-        return folder
-    return None
-
-
-def _check_present(cached: CachedBundle, why: str) -> None:
-    for name in cached.damaged:
-        path = cached.folder / name
-        remedy = f"delete {path.resolve()}, and open the bundle by its name where the hub can be reached: {why}"
-        if name == MANIFEST_FILE:
-            try:
-                read_manifest(cached.folder)
-            except BundleError as error:
-                raise type(error)(f"{error}; in the hub's cache, {remedy}") from None
-        if path.is_file():
-            bytes_of = read_manifest(cached.folder).files[name].bytes
-            raise IntegrityError(
-                f"{path}: {path.stat().st_size} bytes, but {MANIFEST_FILE} says {bytes_of}; the copy is incomplete or "
-                f"altered: {remedy}"
-            )
-
-
-def _download(repository: Repository, cached: CachedBundle | None) -> Path:
-    """Download the bundle of a commit: that of the cache, or of the revision, which names it in the cache from then on.
+def _download(repository: Repository, cached: Path | None) -> Path:
+    """Download the bundle of a commit: that of the cache, or of the revision, which names it in the cache at the end.
 
     What is there and damaged is downloaded again.
     """
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+    from huggingface_hub import HfApi, snapshot_download
 
-    def fetch(names: Iterable[str], again: bool = False) -> None:
+    def fetch(names: Iterable[str], revision: str | None, again: bool = False) -> Path:
         patterns, bar = list(map(glob.escape, names)), bar_of_terminals()
-        snapshot_download(hub_id, revision=commit, allow_patterns=patterns, force_download=again, tqdm_class=bar)
+        return Path(
+            snapshot_download(hub_id, revision=revision, allow_patterns=patterns, force_download=again, tqdm_class=bar)
+        )
 
-    hub_id = repository.id
-    try:
-        if cached is None:
-            url = hf_hub_url(hub_id, MANIFEST_FILE, revision=repository.revision)
-            commit = get_hf_file_metadata(url).commit_hash
-            if commit is None:
-                raise WhitenError(
-                    f"{constants.ENDPOINT} does not say which commit '{hub_id}' has (its answers lack X-Repo-Commit); "
-                    "name another hub or mirror in HF_ENDPOINT"
-                )
-        else:
-            commit = cached.folder.name
-        folder = Path(hf_hub_download(hub_id, MANIFEST_FILE, revision=commit)).parent
-        if MANIFEST_FILE in damaged_files(folder):
-            hf_hub_download(hub_id, MANIFEST_FILE, revision=commit, force_download=True)
-    except LocalEntryNotFoundError:
-        raise
-    except EntryNotFoundError:
-        raise BundleError(f"'{hub_id}' is not a bundle: export it with whiten-export {hub_id}") from None
+    hub_id, revision = repository.id, repository.revision
+    commit = HfApi().model_info(hub_id, revision=revision).sha if cached is None else cached.name
+    folder = fetch([MANIFEST_FILE], commit)
+    if not (folder / MANIFEST_FILE).is_file():
+        raise BundleError(f"'{hub_id}' is not a bundle: export it with whiten-export {hub_id}")
+    if MANIFEST_FILE in damaged_files(folder):
+        fetch([MANIFEST_FILE], commit, again=True)
     files = read_manifest(folder).files
     if present := [name for name in damaged_files(folder) if (folder / name).is_file()]:
-        fetch(present, again=True)
-    fetch([MANIFEST_FILE, *files])
+        fetch(present, commit, again=True)
+    fetch(files, commit)
     for name in damaged_files(folder):
         if (folder / name).is_file():
             raise BundleError(f"'{hub_id}': {name} has another size than its manifest says; push the bundle again")
         raise BundleError(f"'{hub_id}' lacks {name}, though its manifest lists it; push the bundle again")
     if cached is None:
-        set_commit(hub_id, repository.revision, commit)  # last: a branch of the cache names a whole bundle
+        fetch([MANIFEST_FILE], revision)  # last: the branch names a whole bundle in the cache
     return folder
 
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from whiten_evaluation.sweep.result import Whitened
 
 from whiten_evaluation.sts import read_sts
-from whiten_evaluation.sweep.result import Whitened
 from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
 from whiten_runtime.reporter import Reporter
 

@@ -159,7 +159,7 @@ def test_a_repository_of_the_hub_is_asked_for_its_newest_revision(
         hang_up("model: reloaded")
         assert np.allclose(served(), second, atol=1e-5)
         hub.gated.add("org/model")
-        hub.repositories["org/model"] = contents(golden / "bundle-v1")
+        hub.repositories["org/model"] = {**contents(golden / "bundle-v1"), "README.md": b"# A third commit"}
         assert hang_up("model: the hub's cache answers: 'org/model' is gated")["level"] == "warning"
         server.message("model: unchanged")
         assert np.allclose(served(), second, atol=1e-5)
