@@ -296,7 +296,9 @@ def cache_errors() -> Iterator[None]:
 @contextmanager
 def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]:
     """Turn what huggingface_hub raises in the block into an error of one line; the block does nothing but call it."""
+    from huggingface_hub import constants
     from huggingface_hub.errors import (
+        FileMetadataError,
         GatedRepoError,
         HfHubHTTPError,
         LocalEntryNotFoundError,
@@ -310,7 +312,12 @@ def hub_errors(hub_id: str, revision: str | None, absent: str) -> Iterator[None]
             yield
     except (WhitenError, *FAULTS):
         raise
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled):
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
+        if isinstance(error.__cause__, FileMetadataError):
+            raise WhitenError(
+                f"{constants.ENDPOINT} does not say which commit '{hub_id}' has (its answers lack X-Repo-Commit); name "
+                "another hub or mirror in HF_ENDPOINT"
+            ) from None
         raise WhitenError(absent) from None
     except GatedRepoError:
         raise WhitenError(f"'{hub_id}' is gated; accept its terms on the hub and log in with hf auth login") from None
