@@ -52,10 +52,11 @@ def sweep(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Score combinations of a model's layers: a table, and a folder with all scores and a picture.
+    """Score combinations of a model's layers, whitened and not.
 
     Combinations are scored on the similarity tasks in --data, not whitened, whitened on each task's own sentences as in
-    WhiteningBERT, and whitened on a corpus as by an export, with the model's own pooling. Single layers and pairs are
+    WhiteningBERT, and whitened on a corpus as by an export, with the model's own pooling. A table is printed; the folder
+    has all scores and a picture. Single layers and pairs are
     also scored on the search collections there, in the layout of whiten eval retrieval. Texts go through the model
     once: every layer's vectors stay in ~/.cache/whiten (XDG_CACHE_HOME) for the next sweep. MODEL is as for
     whiten-export.
