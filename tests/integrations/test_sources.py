@@ -11,7 +11,7 @@ import pytest
 
 from support.bundles import copy_bundle
 from whiten import BundleError, Encoder, UsageError
-from whiten.integrations.opening import BundleSource, stored_name
+from whiten.integrations.bundle_source import BundleSource, stored_name
 
 COMMIT = "5573d4c510264ae636ed209548728403ebc3024c"
 

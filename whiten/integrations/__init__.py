@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten.integrations.opening import Adapter
-from whiten.integrations.opening import open_encoder as open_encoder
+from whiten.integrations.bundle_source import Adapter
+from whiten.integrations.bundle_source import open_encoder as open_encoder
 from whiten_runtime.encoder import Encoder
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten.integrations.opening import Adapter, BundleSource
+from whiten.integrations.bundle_source import Adapter, BundleSource
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError, needing_package
 

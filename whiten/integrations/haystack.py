@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from whiten.integrations.opening import Adapter, BundleSource
+from whiten.integrations.bundle_source import Adapter, BundleSource
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import TextError, described, needing_package
 

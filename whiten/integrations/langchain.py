@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from whiten.integrations.opening import Adapter
+from whiten.integrations.bundle_source import Adapter
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import TextError, described, needing_package
 

@@ -4,7 +4,7 @@ from asyncio import to_thread
 from pathlib import Path
 from typing import Any
 
-from whiten.integrations.opening import BundleSource
+from whiten.integrations.bundle_source import BundleSource
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError, needing_package
 from whiten_runtime.inference.options import Prompts

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten.integrations.opening import BundleSource
+from whiten.integrations.bundle_source import BundleSource
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import UsageError, described, needing_package
 from whiten_runtime.opened_bundle import encode_options

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from whiten.integrations.opening import Adapter, BundleSource
+from whiten.integrations.bundle_source import Adapter, BundleSource
 from whiten_runtime.encoder import Encoder
 from whiten_runtime.errors import NoVectorError, UsageError, needing_package
 from whiten_runtime.inference.vectors import row_similarities

@@ -54,12 +54,11 @@ def sweep(
 ) -> None:
     """Score combinations of a model's layers, whitened and not.
 
-    Combinations are scored on the similarity tasks in --data, not whitened, whitened on each task's own sentences as in
-    WhiteningBERT, and whitened on a corpus as by an export, with the model's own pooling. A table is printed; the folder
-    has all scores and a picture. Single layers and pairs are
-    also scored on the search collections there, in the layout of whiten eval retrieval. Texts go through the model
-    once: every layer's vectors stay in ~/.cache/whiten (XDG_CACHE_HOME) for the next sweep. MODEL is as for
-    whiten-export.
+    Combinations are scored on the similarity tasks in --data, with the model's own pooling: not whitened, whitened on
+    each task's own sentences as in WhiteningBERT, and whitened on a corpus as by an export. Single layers and pairs are
+    also scored on the search collections there, in the layout of whiten eval retrieval. A table is printed; the folder
+    has all scores and a picture. Texts go through the model once: every layer's vectors stay in ~/.cache/whiten
+    (XDG_CACHE_HOME) for the next sweep. MODEL is as for whiten-export.
     """
     chosen = None if layers is None else parse_numbers("layers", layers)
     target = out or Path("sweeps") / Path(model).resolve().name
