@@ -139,20 +139,27 @@ def _quantized(value: ir.Value, scale: Scale, gram: Float32Array) -> Quantized:
 
 
 def quantize_int8(model: ir.Model, quantized: Mapping[str, Quantized]) -> int:
-    """Turn every MatMul with constant weights, and every large lookup table, into int8; the whitening stays float32."""
+    """Turn every MatMul with constant weights, and the table of the vocabulary, into int8.
+
+    The whitening stays float32, and so do tables of positions: their rows are added to every text's.
+    """
     rewriter = _Rewriter(model, quantized)
     rewriter.fold()
     replaced = 0
     for node in list(model.graph):
         if is_linear(node):
             rewriter.matmul(node)
-        elif node.op_type == "Gather" and (table := weights_of(node.inputs[0])) is not None and table.ndim == 2:
+        elif _looks_up_tokens(node) and (table := weights_of(node.inputs[0])) is not None and table.ndim == 2:
             rewriter.lookup(node, table)
         else:
             continue
         replaced += 1
     RemoveUnusedNodesPass()(model)
     return replaced
+
+
+def _looks_up_tokens(node: ir.Node) -> bool:
+    return node.op_type == "Gather" and node.inputs[1] is not None and node.inputs[1].name == "input_ids"
 
 
 @dataclass(frozen=True)
@@ -377,8 +384,8 @@ def extreme_texts(model: ir.Model, vocabulary: Vocabulary) -> list[list[int]]:
 
 def _extreme_ids(model: ir.Model) -> list[int]:
     for node in model.graph:
-        table, ids = (node.inputs[0], node.inputs[1]) if node.op_type == "Gather" else (None, None)
-        if table is None or ids is None or ids.name != "input_ids" or table.const_value is None:
+        table = node.inputs[0] if _looks_up_tokens(node) else None
+        if table is None or table.const_value is None:
             continue
         rows = table.const_value.numpy()
         if rows.ndim == 2:

@@ -102,3 +102,17 @@ def test_gelu_outputs_are_quantized_asymmetrically() -> None:
     columns, scale = quantize_weights(weight)
     of_weights = symmetric @ (columns * scale - weight)
     assert error < (0.75 * np.linalg.norm(rounding) + np.linalg.norm(of_weights)) / np.linalg.norm(want)
+
+
+def test_the_vocabulary_is_quantized_and_positions_are_not() -> None:
+    """Rows of positions are added to every text's, so that their rounding would lead all vectors astray together."""
+    text = f"""(int64[n, s] input_ids, int64[n, s] places) => (float[n, s, {WIDTH}] y)
+    {{ words = Gather(vocabulary, input_ids)
+       positions = Gather(table, places)
+       y = Add(words, positions) }}"""
+    random = np.random.default_rng(0)
+    tables = {name: random.normal(size=(300, WIDTH)).astype(np.float32) for name in ("vocabulary", "table")}
+    model = graph_of(text, tables)
+    assert quantize_int8(model, {}) == 1
+    assert "table" in model.graph.initializers
+    assert "vocabulary" not in model.graph.initializers
