@@ -1,4 +1,20 @@
-"""Read the data sets of SentEval, and RTE's dev split, from the files in which they are distributed."""
+"""Classify frozen vectors by logistic regression, by the protocol of SentEval; decide RTE without training.
+
+Conneau & Kiela, "SentEval" (2018), as in its code (senteval/tools/validation.py without PyTorch, kfold 10; binary.py,
+trec.py, mrpc.py, sst.py):
+
+- samples are sorted by number of words, then by class; this order decides which sample is in which fold;
+- outer and inner folds are StratifiedKFold(10, shuffle=True, random_state=1111);
+- MR, CR, SUBJ, MPQA: inner folds of each outer training part choose C among 2^-2..2^3; a model that is trained on the
+  whole part is tested on the outer fold; the accuracy is the mean over outer folds;
+- TREC, MRPC: folds of the training split choose C among 2^-1..2^5; SST5: the dev split chooses C among 2^-2..2^3; a
+  model that is trained on the training split is tested on the official test split;
+- features are the vectors as given, neither standardised nor scaled; for a pair, [|u - v|, u * v].
+
+Differences from SentEval: texts are used as in the files, not split into words and joined again; results are not
+rounded, nor are the percentages that choose C; the regression is that of today's scikit-learn at its optimum
+(multinomial, intercept not penalised), not liblinear's.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

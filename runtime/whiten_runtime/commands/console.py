@@ -1,4 +1,8 @@
-"""Lay out the help of commands: options under headings, commands under sections, and examples at the end."""
+"""Implement `whiten` and what its commands share: help under headings, messages, results, errors in one line, bars.
+
+The commands are the entry points of the group `whiten.commands` in pyproject.toml. A command's module is imported when
+the command is used, so that completion and errors of usage come at once.
+"""
 
 import contextlib
 import difflib

@@ -1,4 +1,4 @@
-"""Diagnose this machine: processor, onnxruntime, providers that really load, and missing libraries."""
+"""Implement `whiten doctor`: processor, onnxruntime, providers that really load, and what is missing."""
 
 import platform
 import sys

@@ -1,4 +1,17 @@
-"""Read the content of compressed files; streams may follow one another, as of `cat a.xz b.xz`, and zeros may."""
+"""Read texts from files: .txt, .jsonl, .csv, .tsv and .parquet, each also .gz, .zst, .bz2 or .xz.
+
+For one file and for pieces of many, this says which column holds the texts, and what is a header, a blank record, which
+is skipped, or a wrong one:
+
+- Lines end at LF, CR LF or CR, as for Python's `open`.
+- Each line of a .txt file is a text, an empty one too.
+- Each line of a .jsonl file is a string, or an object with a string under the key; lines of white space are blank.
+- The first record of a .csv or .tsv file is its header, and the others have as many fields; lines without any are
+  blank. Fields of a .csv file may be quoted; those of a .tsv file are taken as they are.
+- A column of a .parquet file is one of strings of any type, or of bytes that are UTF-8; a null is wrong.
+
+Streams of a compressed file may follow one another, as of `cat a.xz b.xz`, and zeros may.
+"""
 
 import bz2
 import csv

@@ -1,6 +1,7 @@
 """Embed the passages of one text from a single pass over it (late chunking).
 
-A graph that pools by the mean gets a third input, the weights of the tokens, for several vectors from one text.
+A graph that pools by the mean gets a third input, the weights of the tokens, for several vectors from one text: the
+graph of a bundle is edited in memory, as protobuf and without the onnx package, and the bundle's file stays as it is.
 """
 
 import operator

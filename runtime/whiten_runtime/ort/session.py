@@ -1,4 +1,7 @@
-"""Create onnxruntime sessions: execution providers that really load, explicit threads, no silent fallback."""
+"""Create onnxruntime sessions: execution providers that really load, explicit threads, no silent fallback.
+
+Which library of NVIDIA is missing is found without onnxruntime, which may be what cannot be loaded.
+"""
 
 import ctypes
 import io
