@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from whiten_evaluation.sweep.result import Whitened
 
 from whiten_evaluation.sts import read_sts
+from whiten_evaluation.sweep.scoring import Whitened
 from whiten_evaluation.sweep.sweep import SweepPlan, run_sweep
 from whiten_runtime.reporter import Reporter
 
@@ -23,7 +23,7 @@ WANTED: dict[tuple[Whitened, tuple[int, ...]], tuple[float, ...]] = {
 def test_sts_scores_equal_those_of_other_implementations(public_data: Path, tmp_path: Path) -> None:
     plan = SweepPlan("minilm", read_sts(public_data, TASKS), (), tmp_path, (1, 6))
     sweep = run_sweep(plan, Reporter())
-    found = {(score.whitening, score.layers): score.tasks for score in sweep.scores}
+    found = {(score.whitening, score.layers): score.values for score in sweep.similarity}
     for (kind, layers), figures in WANTED.items():
         bound = 0.05 if kind == "none" else 0.1  # float32 rounds otherwise on other processors
         for task, got, want in zip(TASKS, found[kind, layers], figures, strict=True):

@@ -156,7 +156,7 @@ def test_the_sweeps_cache_keeps_networks_and_devices_apart(saved: Callable[[str]
     def vectors(trust_remote_code: bool) -> np.ndarray:
         model = open_model(resolve(str(folder), trust_remote_code), trust_remote_code)
         of = (model, "own", (1, 2), "mean", 16, Prompts(), tmp_path / "cache", options, Reporter())
-        return embed_layers(open_graph(*of), ["the cat", "a dog"], options, Reporter()).of()
+        return embed_layers(open_graph(*of), ["the cat", "a dog"], options, Reporter()).table
 
     stock, own = vectors(False), vectors(True)
     np.testing.assert_allclose(stock[..., ::-1], own, atol=1e-5)
