@@ -104,7 +104,7 @@ def test_the_page_asks_its_own_origin_alone(visited: dict[str, Any], address: st
     hosts = {urlsplit(url).netloc for url in requests if not url.startswith(("data:", "blob:"))}
     assert hosts == {urlsplit(address).netloc}
     assert len(visited["asked"]["requests"]) == len(requests)  # a search asks for nothing
-    assert visited["first"]["bytes"] <= 16.1e6
+    assert visited["first"]["bytes"] <= 16.3e6
 
 
 def test_the_page_works_again_without_isolation_and_with_the_keyboard(visited: dict[str, Any]) -> None:
