@@ -36,9 +36,9 @@ from whiten_runtime.bundle.bundle import file_record, list_files
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, FileRecord, Manifest, ParityRecord, Pooling, pooling_modes
 from whiten_runtime.bundle.parity import GATES, Agreement, compare, write_probes
 from whiten_runtime.bundle.space import with_space
-from whiten_runtime.commands.doctor import check_provider
 from whiten_runtime.errors import RunError, UsageError
 from whiten_runtime.inference.options import TEXT, with_prompt
+from whiten_runtime.ort.doctor import check_provider
 from whiten_runtime.ort.session import SessionOptions, describe_providers, import_onnxruntime
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WhiteningMap

@@ -8,16 +8,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from whiten_runtime.errors import DataError, UsageError, encodable
+from whiten_runtime.files.compressed import Compression, content_of
 from whiten_runtime.files.rows import (
     BATCH,
-    Compression,
     Kind,
     Layout,
     Record,
     WrongRowError,
     choose_column,
     choose_strings,
-    content_of,
     import_parquet,
     keys_of,
     kind_of,

@@ -27,7 +27,7 @@ from support.once import once, shared_folder
 from support.ports import free_port
 from whiten import Encoder
 from whiten_runtime.bundle.parity import compare
-from whiten_runtime.commands.doctor import diagnose
+from whiten_runtime.ort.doctor import diagnose
 from whiten_runtime.ort.session import CUDA_PROVIDER
 
 ROOT = Path(__file__).parents[2]

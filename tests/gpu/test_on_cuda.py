@@ -14,7 +14,7 @@ from whiten_export.export import export_bundle
 from whiten_export.recipe import Recipe
 from whiten_runtime.bundle.manifest import Precision
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.commands.doctor import check_provider
+from whiten_runtime.ort.doctor import check_provider
 from whiten_runtime.ort.session import CUDA_PROVIDER, import_onnxruntime
 
 pytestmark = [pytest.mark.slow, pytest.mark.gpu]

@@ -39,7 +39,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     whitening: Whitened
     layers: Combination
     values: tuple[float | None, ...]
-    """Of each task; None where all texts have the same vector, or are too few to whiten."""
+    """Scores of each task; None where all texts have the same vector, or are too few to whiten."""
     average: float | None
     """None if a task has no score."""
 
@@ -131,10 +131,11 @@ class Scorer:
         """Return scores with their intervals, the first of them being the best."""
         if not scores:
             return ()
-        similarities = []
-        for score in scores:
-            soft = self.soft_map(score.layers)
-            similarities.append([self.cosines(task, score.layers, soft)[score.whitening] or [] for task in self.tasks])
+        cosines_of = {}
+        for layers in {score.layers for score in scores}:
+            soft = self.soft_map(layers)
+            cosines_of[layers] = [self.cosines(task, layers, soft) for task in self.tasks]
+        similarities = [[of_task[score.whitening] or [] for of_task in cosines_of[score.layers]] for score in scores]
         draws = resampled(self.tasks, similarities, RESAMPLES, seed=0).mean(axis=1)
         return tuple(
             Row(score=score, interval=interval(draw), difference=interval(draw - draws[0]))

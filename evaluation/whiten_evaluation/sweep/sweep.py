@@ -29,8 +29,6 @@ from whiten_runtime.ort.session import SessionOptions
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import ADVISED_RATIO, WhiteningSpec, check_sample_count
 
-Cell = str | int | float | None
-
 _SHOWN = 10
 """Rows of the table of search."""
 
@@ -64,7 +62,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     """The best combination up to each highest layer, the best of all first; of two layers, every score."""
     collections: tuple[str, ...]
     by_cosine: bool
-    """Whether the search compared vectors by cosine, or else by dot product; see `score_search`."""
+    """Whether the search compared vectors by cosine, or else by dot product; see `Scorer.search`."""
     search: tuple[Score, ...]
 
 
@@ -91,16 +89,20 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
             )
     made_of = model, checkpoint.name, layers, checkpoint.pooling, length, Prompts.of(model.draft)
     graph = open_graph(*made_of, plan.cache, plan.options, report)
-    searched = [text for one in plan.collections for text in (*one.queries.values(), *one.documents.values())]
+    searched = [
+        text
+        for collection in plan.collections
+        for text in (*collection.queries.values(), *collection.documents.values())
+    ]
     vectors = embed_layers(graph, tuple(dict.fromkeys((*plan.data.texts, *searched))), plan.options, report)
     sentences = corpus_sentences(width)
     fitted = embed_layers(graph, sentences, plan.options, report)
     normalized = model.draft.layers if model.draft.normalize else None
     scorer = Scorer(vectors, fitted, plan.data.tasks, plan.collections, by_cosine, normalized)
     every, threads = scored_combinations(layers), plan.options.threads or default_threads()
-    similarity = _score(scorer.similarity, every if plan.data.tasks else [], threads, "similarity", report)
+    similarity = _score_all(scorer.similarity, every if plan.data.tasks else [], threads, "similarity", report)
     pairs = [combination for combination in every if len(combination) <= 2 and plan.collections]
-    search = _score(scorer.search, pairs, threads, "search", report)
+    search = _score_all(scorer.search, pairs, threads, "search", report)
     return Sweep(
         model=checkpoint.name,
         checkpoint=model.record.checkpoint,
@@ -121,7 +123,7 @@ def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
     )
 
 
-def _score(
+def _score_all(
     score: Callable[[Combination], list[Score]], chosen: Sequence[Combination], threads: int, of: str, report: Reporter
 ) -> list[Score]:
     if chosen:
@@ -165,19 +167,20 @@ def scores_csv(sweep: Sweep) -> str:
     return stream.getvalue()
 
 
-def best_table(sweep: Sweep) -> tuple[list[str], list[list[Cell]]]:
+def best_table(sweep: Sweep) -> tuple[list[str], list[list[str | float | None]]]:
     """Return the header and the rows of the best combinations in similarity."""
     header = ["layers", "whitening", "average", "95% from", "to", "to the best", "95% from", "to", *sweep.tasks]
-    rows: list[list[Cell]] = []
+    rows: list[list[str | float | None]] = []
     for row in sweep.best:
         own, first = row.score, sweep.best[0].score
-        behind = [(own.average or 0) - (first.average or 0), row.difference.low, row.difference.high]
-        rows.append([text_of(own.layers), own.whitening, own.average, row.interval.low, row.interval.high])
-        rows[-1] += [*(behind if own is not first else [None] * 3), *own.values]
+        mean = own.average, row.interval.low, row.interval.high
+        difference = (own.average or 0) - (first.average or 0), row.difference.low, row.difference.high
+        behind = (None,) * 3 if own is first else difference
+        rows.append([text_of(own.layers), own.whitening, *mean, *behind, *own.values])
     return header, rows
 
 
-def search_table(sweep: Sweep) -> tuple[list[str], list[list[Cell]]]:
+def search_table(sweep: Sweep) -> tuple[list[str], list[list[str | float | None]]]:
     """Return the header and the rows of the best combinations in search."""
     best = sorted(sweep.search, key=rank)[:_SHOWN]
     rows = [[text_of(score.layers), score.whitening, score.average, *score.values] for score in best]
@@ -187,7 +190,7 @@ def search_table(sweep: Sweep) -> tuple[list[str], list[list[Cell]]]:
 def picture(sweep: Sweep) -> Figure:
     """Draw the scores of every layer by itself, in similarity and in search, for each whitening."""
     parts = [("Spearman's correlation x 100", sweep.similarity), ("nDCG@10 x 100", sweep.search)]
-    parts = [(name, scores) for name, scores in parts if scores]
+    parts = [part for part in parts if part[1]]
     figure = Figure(figsize=(7.2, 3.8 * len(parts)), dpi=150, layout="constrained")
     for axes, (name, scores) in zip(figure.subplots(len(parts), squeeze=False)[:, 0], parts, strict=True):
         single = [score for score in scores if len(score.layers) == 1 and score.average is not None]

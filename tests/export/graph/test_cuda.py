@@ -32,10 +32,10 @@ from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import OUTPUT, scan_graph, unwanted
 from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.bundle.parity import GATES, compare
-from whiten_runtime.commands.doctor import ProviderCheck
 from whiten_runtime.commands.info import describe
 from whiten_runtime.inference.batching import pad_batch
 from whiten_runtime.inference.loading import open_engine
+from whiten_runtime.ort.doctor import ProviderCheck
 from whiten_runtime.ort.session import SessionOptions, create_session
 
 pytestmark = pytest.mark.slow

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from support.cli import invoke
-from whiten_runtime.commands import doctor
 from whiten_runtime.commands.console import whiten
-from whiten_runtime.commands.doctor import check_provider, diagnose
 from whiten_runtime.errors import from_clone
+from whiten_runtime.ort import doctor
 from whiten_runtime.ort import session as providers
+from whiten_runtime.ort.doctor import check_provider, diagnose
 from whiten_runtime.ort.processor import processor
 from whiten_runtime.ort.session import advice, missing_library, provider_library
 
