@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from whiten_evaluation.embedding import TextVectors
 from whiten_evaluation.sts import files_below
 from whiten_runtime.errors import DataError, UsageError, kind_of_place
-from whiten_runtime.files.rows import WrongRowError, parse_table
+from whiten_runtime.files.rows import WrongRowError, parse_rows
 from whiten_runtime.ort.processor import default_threads
 from whiten_whitening.measures import cosines
 from whiten_whitening.moments import Float64Array
@@ -181,7 +181,7 @@ def _pairs(path: Path, columns: Sequence[str], labels: Sequence[str]) -> Split:
 
     wanted = f"columns {', '.join(columns)}, separated by tabs"
     with path.open("rb") as stream:
-        pairs = [pair for _, pair in parse_table(stream, str(path), "tsv", columns, wanted, read)]
+        pairs = [pair for _, pair in parse_rows(stream, str(path), "tsv", columns, wanted, read)]
     if not pairs:
         raise DataError(f"{path}: has no pairs; wanted lines with {', '.join(columns)}")
     first, second, numbers = zip(*pairs, strict=True)

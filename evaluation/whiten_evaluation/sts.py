@@ -15,7 +15,7 @@ from whiten_runtime.bundle.space import space_of
 from whiten_runtime.errors import DataError, UsageError, kind_of_place
 from whiten_runtime.files import judged as folders
 from whiten_runtime.files.judged import read_pairs
-from whiten_runtime.files.rows import WrongRowError, number_of, parse_table, read_texts
+from whiten_runtime.files.rows import WrongRowError, number_of, parse_rows, read_texts
 from whiten_whitening.measures import cosines, ranks, spearman
 from whiten_whitening.moments import Float64Array
 
@@ -194,7 +194,7 @@ def _read_sick(path: Path) -> list[tuple[str, str, float]]:
         columns = (*_SICK_COLUMNS, "SemEval_set") if b"SemEval_set" in stream.readline() else _SICK_COLUMNS
         stream.seek(0)
         wanted = f"SICK's, with {', '.join(_SICK_COLUMNS)}"
-        return [pair for _, pair in parse_table(stream, str(path), "tsv", columns, wanted, _sick_pair)]
+        return [pair for _, pair in parse_rows(stream, str(path), "tsv", columns, wanted, _sick_pair)]
 
 
 def _sick_pair(fields: list[str]) -> tuple[str, str, float] | None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,9 @@ from whiten_runtime.files.rows import (
     fields_of,
     number_of,
     parse_records,
-    parse_table,
+    parse_rows,
     records_of,
     type_of,
-    value_of,
 )
 
 
@@ -84,12 +83,9 @@ def _rows(stream: BinaryIO, path: Path) -> Iterator[tuple[str, str, float]]:
     first = stream.readline().decode("latin-1").split("\t")
     stream.seek(0)
     headless = len(first) > max(_STS_COLUMNS) and number_of(first[_STS_COLUMNS[2]]) is not None
-    if path.suffix == ".jsonl":
-        yield from (pair for _, pair in parse_records(records_of(stream, str(path), "jsonl"), str(path), _of_object))
-        return
-    if not headless:
-        kind: Kind = "tsv" if path.suffix == ".tsv" else "csv"
-        yield from (pair for _, pair in parse_table(stream, str(path), kind, COLUMNS, _WANTED, _pair))
+    if path.suffix == ".jsonl" or not headless:
+        kind = cast(Kind, path.suffix[1:] if path.suffix in (".jsonl", ".tsv") else "csv")
+        yield from (pair for _, pair in parse_rows(stream, str(path), kind, COLUMNS, _WANTED, _pair))
         return
 
     def read(row: int, lines: list[bytes]) -> tuple[str, str, float] | None:
@@ -97,13 +93,6 @@ def _rows(stream: BinaryIO, path: Path) -> Iterator[tuple[str, str, float]]:
         return _pair([fields[column] if column < len(fields) else None for column in _STS_COLUMNS]) if fields else None
 
     yield from (pair for _, pair in parse_records(records_of(stream, str(path), "tsv"), str(path), read))
-
-
-def _of_object(row: int, lines: list[bytes]) -> tuple[str, str, float] | None:
-    value = value_of(lines[0], row)
-    if value is None:
-        return None
-    return _pair([value.get(name) if isinstance(value, dict) else None for name in COLUMNS])
 
 
 def _pair(fields: Sequence[object]) -> tuple[str, str, float]:
@@ -117,6 +106,7 @@ def _pair(fields: Sequence[object]) -> tuple[str, str, float]:
 LAYOUT = "BEIR's layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv"
 
 _CORPUS, _QUERIES = "corpus.jsonl", "queries.jsonl"
+_TEXT = ("_id", "text", "title")
 _JUDGEMENT = ("query-id", "corpus-id", "score")
 _GRADE = re.compile(r"\s*[+-]?[0-9]{1,9}\s*")
 """A grade that fits into 32 bits, as programs that measure rankings hold them."""
@@ -243,7 +233,7 @@ def _read_collection(folder: Path, split: str | None) -> Collection:
             raise DataError(f"{folder / _QUERIES}: query '{query}' has no text; write it, or leave it out")
     grades: dict[str, dict[str, int]] = {}
     with _opened(relevant) as stream:
-        table = parse_table(stream, str(relevant), "tsv", _JUDGEMENT, ", ".join(_JUDGEMENT), _read_judgement)
+        table = parse_rows(stream, str(relevant), "tsv", _JUDGEMENT, ", ".join(_JUDGEMENT), _read_judgement)
         for row, (query, document, grade) in table:
             of_query = grades.setdefault(query, {})
             if of_query.setdefault(document, grade) != grade:
@@ -292,7 +282,8 @@ def _judgements(folder: Path, split: str | None) -> Path:
 def _read_texts(path: Path) -> dict[str, str]:
     texts: dict[str, str] = {}
     with _opened(path) as stream:
-        for row, (key, text, title) in parse_records(records_of(stream, str(path), "jsonl"), str(path), _read_text):
+        rows = parse_rows(stream, str(path), "jsonl", _TEXT, "_id and text, and perhaps title", _read_text)
+        for row, (key, text, title) in rows:
             if key in texts:
                 raise DataError(f"{path}: line {row} has the id '{key}' of an earlier line; give each text its own")
             texts[key] = f"{title} {text}".strip()
@@ -310,22 +301,13 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise UsageError(f"'{path}' cannot be read ({error.strerror}); wanted {LAYOUT}") from None
 
 
-def _read_text(row: int, lines: list[bytes]) -> tuple[str, str, str] | None:
-    value = value_of(lines[0], row)
-    if value is None:
-        return None
-    if isinstance(value, str):
-        raise WrongRowError("holds a string; wanted an object")
-    fields = []
-    for name in ("_id", "text", "title"):
-        field = value.get(name)
+def _read_text(fields: list[object]) -> tuple[str, ...]:
+    for name, field in zip(_TEXT, fields, strict=True):
         if field is None and name != "title":
             raise WrongRowError(f"lacks '{name}'; wanted _id and text, and perhaps title")
         if not (field is None or isinstance(field, str) or type(field) is int):
             raise WrongRowError(f"holds {type_of(field)} at '{name}'; wanted a string")
-        fields.append("" if field is None else str(field))
-    key, text, title = fields
-    return key, text, title
+    return tuple("" if field is None else str(field) for field in fields)
 
 
 def _read_judgement(fields: list[str]) -> tuple[str, str, int]:

@@ -175,37 +175,59 @@ def fields_of(lines: Sequence[bytes], row: int, kind: Kind) -> list[str]:
         raise WrongRowError(f"cannot be read ({error})") from None
 
 
-def check_width(fields: Sequence[str], width: int) -> None:
-    if len(fields) != width:
-        raise WrongRowError(f"has {len(fields)} columns; wanted {width}")
-
-
-def parse_table(
+def parse_rows(
     stream: BinaryIO,
     name: str,
     kind: Kind,
     columns: Sequence[str],
     wanted: str,
-    read: Callable[[list[str]], T | None],
+    read: Callable[[list[Any]], T | None],
 ) -> Iterator[tuple[int, T]]:
-    """Yield the line of each record of a .csv or .tsv file, and what `read` returns for its fields in some columns.
+    """Yield the line of each record of a .jsonl, .csv or .tsv file, and what `read` returns for its fields.
 
-    The first record is the header. It has each of these columns once; `wanted` tells what else to give.
+    They are the fields in some columns. The first record of a .csv or .tsv file is the header, which has each of them
+    once; `wanted` tells what else to give. In an object of a .jsonl file, None stands for a key that is not there.
     """
     records = records_of(stream, name, kind)
-    _, header = next(parse_records(records, name, lambda row, lines: fields_of(lines, row, kind) or None), (0, []))
-    if not set(columns) <= set(header):
-        raise UsageError(f"'{name}' has {_quoted(header) or 'nothing'} as header; wanted {wanted}")
-    places = [header.index(choose_column(column, header, name)) for column in columns]
+    if kind == "jsonl":
+        fields_at = _read_keys(columns)
+    else:
+        _, header = next(parse_records(records, name, lambda row, lines: fields_of(lines, row, kind) or None), (0, []))
+        if not set(columns) <= set(header):
+            raise UsageError(f"'{name}' has {_quoted(header) or 'nothing'} as header; wanted {wanted}")
+        fields_at = _read_columns(kind, header, [choose_column(column, header, name) for column in columns])
 
-    def read_fields(row: int, lines: list[bytes]) -> T | None:
+    def read_record(row: int, lines: list[bytes]) -> T | None:
+        fields = fields_at(row, lines)
+        return None if fields is None else read(fields)
+
+    yield from parse_records(records, name, read_record)
+
+
+def _read_columns(
+    kind: Kind, header: Sequence[str], columns: Iterable[str]
+) -> Callable[[int, list[bytes]], list[Any] | None]:
+    places = [header.index(column) for column in columns]
+
+    def read(row: int, lines: list[bytes]) -> list[Any] | None:
         fields = fields_of(lines, row, kind)
         if not fields:
             return None
-        check_width(fields, len(header))
-        return read([fields[place] for place in places])
+        if len(fields) != len(header):
+            raise WrongRowError(f"has {len(fields)} columns; wanted {len(header)}")
+        return [fields[place] for place in places]
 
-    yield from parse_records(records, name, read_fields)
+    return read
+
+
+def _read_keys(columns: Sequence[str]) -> Callable[[int, list[bytes]], list[Any] | None]:
+    def read(row: int, lines: list[bytes]) -> list[Any] | None:
+        value = value_of(lines[0], row)
+        if isinstance(value, str):
+            raise WrongRowError(f"holds a string; wanted an object with {', '.join(columns)}")
+        return None if value is None else [value.get(column) for column in columns]
+
+    return read
 
 
 def value_of(line: bytes, row: int) -> str | dict[str, Any] | None:
@@ -557,29 +579,20 @@ def _check_lines(name: str, *columns: str | None) -> None:
             raise UsageError(f"'{name}' has texts on its lines and no column '{column}', only '{LINES}'")
 
 
-def record_reader(layout: Layout, others: Sequence[str] = ()) -> Callable[[int, list[bytes]], tuple[Any, ...] | None]:
+def record_reader(layout: Layout, others: Sequence[str] = ()) -> Callable[[int, list[bytes]], list[Any] | None]:
     """Return the function that reads the text of a record and its values in other columns; None for a blank record."""
     if layout.kind == "txt":
-        return lambda row, lines: (line_text(lines[0], row),) * (1 + len(others))
-    if layout.kind == "jsonl":
-        column = layout.column or LINES
+        return lambda row, lines: [line_text(lines[0], row)] * (1 + len(others))
+    if layout.kind != "jsonl":
+        columns = [column for column in (layout.column, *others) if column is not None]
+        return _read_columns(layout.kind, layout.header or (), columns)
+    key = layout.column or LINES
 
-        def read_value(row: int, lines: list[bytes]) -> tuple[Any, ...] | None:
-            value = value_of(lines[0], row)
-            if value is None:
-                return None
-            values = {LINES: value} if isinstance(value, str) else value
-            return text_at(value, column), *map(values.get, others)
-
-        return read_value
-    header, kind = layout.header or (), layout.kind
-    places = [header.index(name) for name in (layout.column, *others) if name is not None]
-
-    def read_fields(row: int, lines: list[bytes]) -> tuple[str, ...] | None:
-        fields = fields_of(lines, row, kind)
-        if not fields:
+    def read_value(row: int, lines: list[bytes]) -> list[Any] | None:
+        value = value_of(lines[0], row)
+        if value is None:
             return None
-        check_width(fields, len(header))
-        return tuple([fields[place] for place in places])
+        values = {LINES: value} if isinstance(value, str) else value
+        return [text_at(value, key), *map(values.get, others)]
 
-    return read_fields
+    return read_value
