@@ -10,7 +10,7 @@ from whiten_export.fit import FitJob, is_multilingual, is_tuned, open_aligned
 from whiten_export.graph.cuda import fusions
 from whiten_export.recipe import Recipe, bundle_name
 from whiten_export.sources.model import TokenModel, resolve_layers
-from whiten_export.sources.opening import authors_length, choose_max_seq_length, open_model
+from whiten_export.sources.open_model import authors_length, choose_max_seq_length, open_model
 from whiten_export.sources.resolve import resolve
 from whiten_export.staging import check_place
 from whiten_runtime.bundle.manifest import ChoiceRecord, Manifest, pooling_modes

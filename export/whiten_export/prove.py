@@ -29,7 +29,7 @@ from whiten_export.proof.gate import (
 from whiten_export.proof.probe_texts import LONGEST_PROBE, TOKENIZER_TEXTS, long_texts, probe_texts, token_batches
 from whiten_export.proof.reference import Composition, Float64Array, Head, text_alone
 from whiten_export.sources.model import SENTENCE_VECTOR, TokenModel
-from whiten_export.sources.opening import authors_length
+from whiten_export.sources.open_model import authors_length
 from whiten_export.sources.tokenizer import count_unknown
 from whiten_export.work import UNWHITENED_GRAPH, Work, free_memory
 from whiten_runtime.bundle.bundle import file_record, list_files

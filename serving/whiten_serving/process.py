@@ -25,21 +25,10 @@ from whiten_runtime.hub import locate_bundle
 from whiten_runtime.ort.process import is_terminal
 from whiten_serving.http.app import check_paths, make_app, make_probes, with_tracing
 from whiten_serving.http.metrics import set_up_logs
-from whiten_serving.http.models import Models
+from whiten_serving.http.models import Models, describe, make_models, make_scheduler, open_encoder
 from whiten_serving.http.service import Service
-from whiten_serving.opening import (
-    describe,
-    hosts_of,
-    listen,
-    load_certificate,
-    make_models,
-    make_scheduler,
-    open_encoder,
-    open_socket,
-    page_url,
-    show,
-)
 from whiten_serving.settings import Settings, names_of_bundles, read_keys, usual_format
+from whiten_serving.sockets import hosts_of, listen, load_certificate, open_socket, page_url, show
 
 _SWITCH = 0.001
 """Seconds after which a thread that waits for the interpreter gets it. With Python's 0.005, lanes that have computed a

@@ -34,7 +34,7 @@ from whiten_export.graph.precision import halve_weights
 from whiten_export.proof.reference import Composition
 from whiten_export.recipe import Recipe
 from whiten_export.sources.model import TokenModel
-from whiten_export.sources.opening import open_model
+from whiten_export.sources.open_model import open_model
 from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.bundle import MODEL_FILE, TOKENIZER_FILE
 from whiten_runtime.bundle.graph import OUTPUT, UNWHITENED_OUTPUT, WRITTEN, scan_graph

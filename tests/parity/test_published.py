@@ -15,7 +15,7 @@ from whiten import Encoder
 from whiten_export.bundle_files import write_tokenizer
 from whiten_export.export import export_bundle
 from whiten_export.recipe import Recipe
-from whiten_export.sources.opening import choose_max_seq_length, open_model
+from whiten_export.sources.open_model import choose_max_seq_length, open_model
 from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.manifest import Precision
 from whiten_runtime.bundle.parity import GATES, compare

@@ -19,7 +19,7 @@ from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.engine import Engine
 from whiten_serving import AsyncEncoder
-from whiten_serving.opening import make_scheduler
+from whiten_serving.http.models import make_scheduler
 from whiten_serving.requests import Request
 from whiten_serving.scheduler import Scheduler
 from whiten_serving.settings import Settings

@@ -26,7 +26,7 @@ import pytest
 from support.bundles import copy_bundle, rewrite_file
 from support.server import COMMAND, ROOT, WATCH_AFTER, Load, RunningServer, environment, run, until
 from whiten import Encoder, UsageError, WhitenError
-from whiten_serving import opening
+from whiten_serving import sockets
 from whiten_serving.settings import Settings
 
 TEXT = "A man is playing a guitar."
@@ -157,11 +157,11 @@ def test_a_port_that_is_in_use(tiny_bundle: Path, words: tuple[str, ...]) -> Non
     ],
 )
 def test_one_address_is_bound(listen: str, bound: str) -> None:
-    with opening.open_socket(listen, Settings()) as sock:
-        assert opening.show(sock.getsockname()).rpartition(":")[0] == bound
+    with sockets.open_socket(listen, Settings()) as sock:
+        assert sockets.show(sock.getsockname()).rpartition(":")[0] == bound
         with socket.socket(sock.family) as client:
             assert client.connect_ex(sock.getsockname()[:2]) == errno.ECONNREFUSED  # it does not listen yet
-        opening.listen(sock)
+        sockets.listen(sock)
         with socket.socket(sock.family) as client:
             client.connect(sock.getsockname())
 
@@ -176,8 +176,8 @@ def test_one_address_is_bound(listen: str, bound: str) -> None:
 )
 def test_names_by_which_a_server_may_be_asked(listen: str, place: str, hosts: set[str] | None) -> None:
     settings = Settings(hosts=("Other.example",))
-    with opening.open_socket(listen, settings) as sock:
-        assert opening.hosts_of(sock, place, settings) == hosts
+    with sockets.open_socket(listen, settings) as sock:
+        assert sockets.hosts_of(sock, place, settings) == hosts
 
 
 @pytest.mark.slow
@@ -388,9 +388,9 @@ def test_metrics_and_probes_at_an_address_of_their_own(tiny_bundle: Path, tmp_pa
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such limit")
 @pytest.mark.parametrize("stalls", [True, False])
 def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch, stalls: bool) -> None:
-    monkeypatch.setattr(opening, "STALLED", 2000)
-    with opening.open_socket("0", Settings()) as listener:
-        opening.listen(listener)
+    monkeypatch.setattr(sockets, "STALLED", 2000)
+    with sockets.open_socket("0", Settings()) as listener:
+        sockets.listen(listener)
         with socket.create_connection(listener.getsockname()) as client, listener.accept()[0] as server:
             sent = threading.Thread(target=send_much, args=(server, errors := []))
             sent.start()
@@ -521,12 +521,12 @@ def test_the_folder_of_others_metrics_changes_nothing(tiny_bundle: Path, tmp_pat
 
 def test_a_socket_has_the_mode_and_group_that_are_asked_for(tmp_path: Path) -> None:
     place, group = tmp_path / "s", grp.getgrgid(os.getgid()).gr_name
-    with opening.open_socket(f"unix:{place}", Settings(socket_mode="666", socket_group=group)):
+    with sockets.open_socket(f"unix:{place}", Settings(socket_mode="666", socket_group=group)):
         assert stat.S_IMODE(place.stat().st_mode) == 0o666
     assert not place.exists()
     with (
         pytest.raises(WhitenError, match="cannot be given to group 'nobody-has-this'"),
-        opening.open_socket(f"unix:{place}", Settings(socket_group="nobody-has-this")),
+        sockets.open_socket(f"unix:{place}", Settings(socket_group="nobody-has-this")),
     ):
         pytest.fail("it was opened")
     assert not place.exists()

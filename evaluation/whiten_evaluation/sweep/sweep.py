@@ -16,7 +16,7 @@ from whiten_evaluation.sweep.layers import embed_layers, open_graph
 from whiten_evaluation.sweep.scoring import Combination, Row, Score, Scorer, best_scores, rank, scored_combinations
 from whiten_export.proof.reference import Composition
 from whiten_export.sources.model import resolve_layers
-from whiten_export.sources.opening import choose_max_seq_length, open_model
+from whiten_export.sources.open_model import choose_max_seq_length, open_model
 from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.manifest import Manifest, Pooling
 from whiten_runtime.errors import UsageError

@@ -14,7 +14,7 @@ from whiten_evaluation.sweep.layers import LayerGraph, check_layers, embed_layer
 from whiten_evaluation.sweep.scoring import scored_combinations
 from whiten_evaluation.sweep.sweep import corpus_sentences
 from whiten_export.sources.model import TokenModel
-from whiten_export.sources.opening import open_model
+from whiten_export.sources.open_model import open_model
 from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.manifest import Side
 from whiten_runtime.files.corpus import builtin_sentences

@@ -26,7 +26,7 @@ from whiten_export.graph.ends import pool_graph, set_head
 from whiten_export.graph.precision import halve_network
 from whiten_export.proof.reference import Composition
 from whiten_export.recipe import Recipe
-from whiten_export.sources.opening import open_model
+from whiten_export.sources.open_model import open_model
 from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.bundle import MODEL_FILE
 from whiten_runtime.bundle.graph import OUTPUT, scan_graph, unwanted

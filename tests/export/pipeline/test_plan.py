@@ -17,7 +17,7 @@ from support.vectors import write_word_vectors
 from whiten import Recipe
 from whiten_export import plan
 from whiten_export.plan import Plan, plan_export
-from whiten_export.sources.opening import open_model
+from whiten_export.sources.open_model import open_model
 from whiten_export.sources.resolve import resolve
 
 

@@ -15,7 +15,7 @@ from support.cli import ok, refused
 from support.families import DECODERS
 from whiten import Encoder
 from whiten_evaluation.sweep.layers import embed_layers, open_graph
-from whiten_export.sources.opening import open_model
+from whiten_export.sources.open_model import open_model
 from whiten_export.sources.resolve import resolve
 from whiten_runtime.inference.options import Prompts
 from whiten_runtime.ort.session import BFLOAT16, SessionOptions

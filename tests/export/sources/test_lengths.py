@@ -19,7 +19,7 @@ from whiten_export.sources.config import empty_positions, has_positions
 from whiten_export.sources.families import BatchLimit, batch_limit, positions_before
 from whiten_export.sources.model import TokenModel
 from whiten_export.sources.network import load_config, quiet
-from whiten_export.sources.opening import open_model
+from whiten_export.sources.open_model import open_model
 from whiten_export.sources.pytorch import fix_frequencies
 from whiten_export.sources.resolve import resolve
 from whiten_runtime.bundle.parity import GATES, compare

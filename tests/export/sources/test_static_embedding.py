@@ -17,7 +17,7 @@ from support.cli import ok
 from support.vocabularies import wordpiece
 from whiten import Encoder, WhitenError
 from whiten_export.sources.model import TableReference
-from whiten_export.sources.opening import choose_max_seq_length, open_model
+from whiten_export.sources.open_model import choose_max_seq_length, open_model
 from whiten_export.sources.resolve import resolve
 from whiten_export.sources.tables import StaticEmbedding
 

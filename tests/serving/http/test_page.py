@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from support.asgi import asked
-from whiten_serving.opening import page_url
 from whiten_serving.settings import Settings
+from whiten_serving.sockets import page_url
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 

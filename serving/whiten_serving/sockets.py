@@ -1,79 +1,20 @@
-"""Open what is served: bundles, whose parity is proven on this machine, certificates, and sockets to listen on."""
+"""Open the sockets that a server listens on, with their certificates, and say what their addresses are."""
 
 import errno
-import logging
 import os
 import shutil
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 
-from whiten_runtime.encoder import Encoder, embedder_of
-from whiten_runtime.errors import ProviderError, WhitenError
-from whiten_runtime.opened_bundle import proof_of, providers_of
-from whiten_runtime.ort.session import parse_provider
-from whiten_serving.encoder_queue import EncoderQueue
-from whiten_serving.http.models import ServedModel
-from whiten_serving.scheduler import Scheduler
+from whiten_runtime.errors import WhitenError
 from whiten_serving.settings import Address, Settings, parse_address
-
-_log = logging.getLogger("whiten.serving")
 
 STALLED = 30_000
 """Milliseconds after which a client that takes next to nothing of its answer is cut off."""
-
-
-def open_encoder(bundle: str, settings: Settings) -> tuple[Encoder, float | None]:
-    """Open a bundle, and prove its parity, or run it once if that is switched off, so that all sessions are made.
-
-    Returns the worst cosine too, None if it was not measured. The memory that this took is given back.
-    """
-    providers = None if settings.device is None else [parse_provider(settings.device)]
-    encoder, parity = Encoder(bundle, providers, memory_limit=settings.memory_limit or None), None
-    try:
-        engine = embedder_of(encoder).engine
-        if engine.can_record:  # single texts are computed 1.6 to 3 times as fast by CUDA graphs
-            try:
-                engine.record(encoder.max_seq_length, encoder.manifest.precision)
-            except ProviderError as error:
-                _log.warning("single texts are computed without CUDA graphs: %s", error)
-        if settings.verify:
-            proof = proof_of(encoder, quick=True)
-            proof.check(bundle, "; --no-verify serves it all the same")
-            parity = proof.agreement.min_cosine
-        else:
-            encoder.warmup()
-        engine.trim()
-    except BaseException:
-        encoder.close()
-        raise
-    return encoder, parity
-
-
-def make_scheduler(encoders: Sequence[Encoder], settings: Settings) -> Scheduler:
-    """Return the scheduler that all models share, with as many lanes as the model that can use the most."""
-    lanes = max(embedder_of(encoder).engine.schedule.workers for encoder in encoders)
-    return Scheduler(lanes, max_wait=settings.max_wait)
-
-
-def make_models(
-    names: Sequence[str], encoder: Encoder, parity: float | None, scheduler: Scheduler
-) -> list[ServedModel]:
-    """Return models for the application, which share an encoder, and close it with the last of them."""
-    queue = EncoderQueue(encoder, scheduler)
-    return [ServedModel(name, queue, parity, owns=True) for name in names]
-
-
-def describe(model: ServedModel) -> str:
-    """Return one line about a model: dimension, precision, space, parity."""
-    manifest, encoder = model.manifest, model.encoder
-    parity = "parity not checked"
-    if model.parity is not None:
-        parity = f"parity proven on {providers_of(encoder)}: worst cosine {model.parity:.7f}"
-    return f"{model.name}: {manifest.dimension} dimensions, {manifest.precision}, space {encoder.space}; {parity}"
 
 
 def load_certificate(path: str, *contexts: ssl.SSLContext) -> ssl.SSLContext:
