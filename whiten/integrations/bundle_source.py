@@ -12,7 +12,7 @@ from whiten_runtime.errors import BundleError, UsageError, WhitenError
 from whiten_runtime.hub import SCHEME, locate_bundle
 from whiten_runtime.ort.process import ForkSafeLock
 
-_KEPT = 8
+_MOST_OPEN = 8
 """Bundles that stay open though no adapter of them is left: Chroma makes a new one for each query."""
 
 _lock = ForkSafeLock()
@@ -155,7 +155,7 @@ def _shared(source: Path | bytes, sha256: str = "") -> Encoder:
     return encoder
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_MOST_OPEN)
 def _opened(source: Path | bytes, sha256: str) -> Encoder:
     encoder: Encoder = Encoder(source) if isinstance(source, Path) else pickle.loads(source)
     return encoder
