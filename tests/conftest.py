@@ -12,7 +12,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # several processes share the processor
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gc
-import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -35,24 +34,11 @@ settings.register_profile("busy machines", suppress_health_check=[HealthCheck.to
 settings.load_profile("busy machines")
 
 
-_WHOLLY_SLOW = re.compile(r"^pytestmark = \[?pytest\.mark\.slow\b", re.MULTILINE)
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option of tests/tools/test_mutants.py."""
     parser.addoption(
         "--mutants", choices=["day", "all"], default="day", help="mutants to try: those of the day, or all"
     )
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files without a test of the lane: to compile and import them takes every process a few seconds."""
-    lane = config.option.markexpr
-    if not collection_path.match("test_*.py") or lane not in ("slow", "not slow"):
-        return None
-    text = collection_path.read_text("utf-8")
-    others = "slow" not in text if lane == "slow" else _WHOLLY_SLOW.search(text)
-    return True if others else None
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -62,13 +48,14 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 @pytest.fixture(autouse=True)
-def _traced_once_a_session(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep traces of networks, from the first test on that has imported what makes them."""
+def _traced_once_a_session(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read traces of networks that an earlier test made, in tests of what makes them."""
     pytorch = sys.modules.get("whiten_export.sources.pytorch")
-    if pytorch is not None and not hasattr(pytorch.trace, "__wrapped__"):
+    if pytorch is not None:
         from support.traces import remembering
 
-        pytorch.trace = remembering(pytorch.trace, shared_folder(tmp_path_factory) / "traces")
+        folder = shared_folder(tmp_path_factory) / "traces"
+        monkeypatch.setattr(pytorch, "trace", remembering(pytorch.trace, folder))
 
 
 @pytest.fixture(scope="module", autouse=True)
