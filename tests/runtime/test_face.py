@@ -44,14 +44,10 @@ def test_each_name_can_be_imported(name: str) -> None:
 
 
 def test_type_checkers_are_told_the_same_names() -> None:
-    folder = Path(whiten.__file__).parent
-    stub = ast.parse((folder / "__init__.pyi").read_text("utf-8"))
+    stub = ast.parse((Path(whiten.__file__).parent / "__init__.pyi").read_text("utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    told = {alias.asname: node.module for node in imports for alias in node.names if alias.asname == alias.name}
-    assert told == whiten._PLACES
-    assert set(PUBLIC.split()) == {*told, "__version__"}
-    declared = {ast.unparse(node) for node in stub.body if not isinstance(node, ast.ImportFrom)}
-    assert declared == {"__all__: list[str]", "__version__: str"}
+    told = [alias.name for node in imports for alias in node.names if alias.asname == alias.name]
+    assert sorted([*told, "__version__"]) == sorted(PUBLIC.split())
 
 
 def test_it_is_imported_without_its_stub(tmp_path: Path) -> None:
@@ -64,7 +60,7 @@ def test_it_is_imported_without_its_stub(tmp_path: Path) -> None:
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match=r"'whiten' has no attribute 'encode'; its public names are in whiten\."):
+    with pytest.raises(AttributeError, match="'encode'"):
         whiten.encode  # noqa: B018
 
 
@@ -108,8 +104,9 @@ print(json.dumps([name for name in absent if name in sys.modules]))
 def test_missing_extra_is_named() -> None:
     code = "import sys; sys.modules['onnx_ir'] = None; import whiten; whiten.export_bundle"
     last = python(code).stderr.splitlines()[-1]
-    assert "MissingPackageError: this needs onnx_ir; install it from the clone: python -m pip install " in last
-    assert last.endswith(" -c constraints.txt '.[export]'")
+    assert last.startswith("whiten_runtime.errors.MissingPackageError: ")
+    assert "onnx_ir" in last
+    assert ".[export]" in last
 
 
 def test_star_gives_what_is_installed() -> None:

@@ -1,11 +1,9 @@
 """Opening a bundle: what cannot name one, and the parity proof of verify=True."""
 
 import hashlib
-import multiprocessing
 import pickle
 import shutil
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from copy import copy, deepcopy
 from pathlib import Path
 from typing import Any
@@ -16,19 +14,9 @@ from safetensors.numpy import load_file, save
 
 from support.bundles import copy_bundle, edit_manifest, rewrite_file
 from support.cli import refused
-from whiten import BundleError, Coder, Encoder, IntegrityError, ParityError, UsageError, VectorWhitener, Whitening
+from whiten import BundleError, Encoder, IntegrityError, ParityError, VectorWhitener
 from whiten_runtime.bundle.bundle import PROBE_VECTORS_FILE
 from whiten_runtime.bundle.manifest import MANIFEST_FILE
-
-OPENERS = (Encoder, VectorWhitener, Coder.of, Coder.load, Whitening.load)
-
-
-@pytest.mark.parametrize("opener", OPENERS, ids=lambda one: one.__qualname__)
-@pytest.mark.parametrize("value", [None, 3, b"x", ["a"], 1.5, "", "a\0b"], ids=repr)
-def test_what_is_no_path(opener: type, value: object, golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(golden / "bundle-v1")  # an empty path would be this bundle
-    with pytest.raises(UsageError, match=r"is (NoneType None|int 3|bytes b'x'|list \['a'\]|float 1.5|an empty|'a)"):
-        opener(value)
 
 
 def test_an_empty_text_on_the_command_line(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,14 +24,14 @@ def test_an_empty_text_on_the_command_line(golden: Path, monkeypatch: pytest.Mon
     assert "bundle is an empty text" in refused("embed", "", "a text")
 
 
-def test_messages_name_public_classes(golden: Path) -> None:
-    with pytest.raises(BundleError, match=r"open it with whiten\.VectorWhitener$"):
-        Encoder(golden / "bundle-v1-vectors")
-    with pytest.raises(BundleError, match=r"open it with whiten\.Encoder$"):
-        VectorWhitener(golden / "bundle-v1")
-
-
 KINDS = {"bundle-v1": Encoder, "bundle-v1-int8": Encoder, "bundle-v1-vectors": VectorWhitener}
+
+
+def test_a_bundle_of_another_kind_is_refused(golden: Path) -> None:
+    with pytest.raises(BundleError, match="VectorWhitener"):
+        Encoder(golden / "bundle-v1-vectors")
+    with pytest.raises(BundleError, match="Encoder"):
+        VectorWhitener(golden / "bundle-v1")
 
 
 def turn_probes(bundle: Path) -> None:
@@ -109,31 +97,11 @@ def test_a_copy_is_of_the_same_bundle(golden: Path, tmp_path: Path, name: str, w
         bundle.rename(tmp_path / "before")
         other = copy_bundle(golden / name, tmp_path, name="another")
         assert other == bundle
-        with pytest.raises(
-            IntegrityError, match=f"^{bundle}: is another bundle than the one .*: put that one back, or"
-        ):
+        with pytest.raises(IntegrityError, match=f"^{bundle}: "):
             again()
         shutil.rmtree(bundle)
         (tmp_path / "before").rename(bundle)
         again()
-
-
-def encode_in_worker(encoder: Encoder) -> str:
-    try:
-        return str(encoder.encode("a text").shape)
-    except IntegrityError as error:
-        return str(error)
-
-
-def test_a_worker_that_starts_later_gets_the_same_bundle(golden: Path, tmp_path: Path) -> None:
-    """A spawned worker reports what it cannot unpickle by its task's error."""
-    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
-    with Encoder(bundle) as encoder, ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        assert pool.submit(encode_in_worker, encoder).result() == "(32,)"
-        shutil.rmtree(bundle)
-        shutil.copytree(golden / "bundle-v1-int8", bundle)
-        with pytest.raises((IntegrityError, BrokenExecutor)):
-            pool.submit(encode_in_worker, encoder).result()
 
 
 def test_the_hash_of_a_bundle_is_that_of_its_manifest(golden: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from support.bundles import copy_bundle
 from support.cli import python
 from support.corpus import sentences
 from support.vectors import ROUNDING, worst
@@ -43,14 +42,15 @@ PRELOADED = """
 import os, sys, numpy as np
 from pathlib import Path
 from whiten import Encoder
-from whiten_runtime.opened_bundle import Opening, reopen
-from whiten_runtime.ort.session import SessionOptions, Tuning
-bundle, options = Path(sys.argv[1]), SessionOptions(threads=2, tuning=Tuning(little_work=float(sys.argv[2])))
-encoder = reopen(Encoder, Opening(bundle, options))
-used, unused = encoder.encode(["a text"] * 50), reopen(Encoder, Opening(bundle, options))
+bundle = Path(sys.argv[1])
+os.chdir(bundle.parent)
+encoder, unused = (Encoder(bundle.name, threads=2) for _ in range(2))
+os.chdir("/")
+used = encoder.encode(["a text"] * 50)
 child = os.fork()
 if child == 0:
     assert np.allclose(encoder.encode(["a text"] * 50), used)
+    assert np.allclose(unused.encode(["a text"] * 50), used)
     sys.exit(7)  # the way a worker ends: destructors run
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 assert np.allclose(encoder.encode(["a text"] * 50), used)
@@ -58,62 +58,10 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("little_work", [0, 1e9], ids=["one session for all", "one thread"])
-def test_forked_worker_of_a_preloaded_service_encodes_and_exits(tiny_bundle: Path, little_work: float) -> None:
-    result = _python(PRELOADED, tiny_bundle, str(little_work))
+@pytest.mark.parametrize("bundle", ["tiny_bundle", "long_bundle"])
+def test_forked_worker_of_a_preloaded_service_encodes_and_exits(bundle: str, request: pytest.FixtureRequest) -> None:
+    result = _python(PRELOADED, request.getfixturevalue(bundle))
     assert result.stdout == "done\n", result.stderr
-
-
-REPLACED = """
-import os, sys
-from pathlib import Path
-from whiten import Encoder, IntegrityError
-bundle = Path(sys.argv[1])
-os.chdir(bundle.parent)
-encoder = Encoder(bundle.name)
-os.chdir("/")
-def in_child():
-    if os.fork() == 0:
-        try:
-            encoder.encode("text")
-        except IntegrityError as error:
-            print(error, flush=True)
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.wait()[1])
-print(in_child(), flush=True)
-model = bundle / "onnx" / "model.onnx"
-model.with_suffix(".new").write_bytes(bytes(len(model.read_bytes())))
-model.with_suffix(".new").replace(model)
-print(in_child(), flush=True)
-encoder.encode("text")
-"""
-
-
-def test_forked_child_refuses_a_replaced_model(tiny_bundle: Path, tmp_path: Path) -> None:
-    result = _python(REPLACED, copy_bundle(tiny_bundle, tmp_path))
-    first, error, last = result.stdout.splitlines()
-    assert (first, last, result.returncode) == ("0", "1", 0), result.stderr
-    assert "replaced or altered since the bundle was opened; open it again, or restart the service" in error
-
-
-LOCKED = """
-import os, signal, sys
-from whiten import Encoder
-encoder = Encoder(sys.argv[1])
-with encoder._embedder._truncated.lock:
-    child = os.fork()
-    if child == 0:
-        signal.alarm(200)
-        encoder.encode("long " * 99)
-        os._exit(encoder.truncated)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_locks_are_free_in_a_forked_child(tiny_bundle: Path) -> None:
-    result = _python(LOCKED, tiny_bundle)
-    assert result.stdout == "1\n", result.stderr
 
 
 TELEMETRY = """
@@ -170,7 +118,7 @@ except WhitenError as error: print(error)
 
 def test_missing_onnxruntime_names_the_extra_to_install(tiny_bundle: Path) -> None:
     result = _python(MISSING, tiny_bundle)
-    assert "pip install onnxruntime, or onnxruntime-gpu for NVIDIA" in result.stdout, result.stderr
+    assert "pip install onnxruntime" in result.stdout, result.stderr
     assert result.stdout.count("\n") == 1
 
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import spearmanr
 
 from whiten_whitening.measures import Judged, ndcg, spearman, spearman_error
 
@@ -35,6 +34,12 @@ def test_fewer_documents_than_ten_are_enough() -> None:
     assert judged.ndcg_at_10(judged.queries, judged.documents, True) == pytest.approx(1)
 
 
+def test_a_relevant_document_that_is_not_there_lowers_the_score() -> None:
+    judged = Judged(np.eye(2), np.eye(2), ({0: 1, -2: 2}, {-1: 1}), (None, None))
+    wanted = [1 / (2 + 1 / np.log2(3)), 0]
+    assert judged.ndcg_at_10(judged.queries, judged.documents, True) == pytest.approx(wanted)
+
+
 def test_a_query_does_not_find_itself() -> None:
     """Eight texts, four of them queries: each finds itself first, then its answer."""
     rows = np.eye(4, 5)
@@ -43,16 +48,6 @@ def test_a_query_does_not_find_itself() -> None:
     for own, score in (((None,) * 4, 1 / np.log2(3)), (tuple(range(4)), 1)):
         judged = Judged(rows, documents, answers, own)
         assert judged.ndcg_at_10(rows, documents, True) == pytest.approx(score)
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 5), st.floats(-1, 1)), min_size=3, max_size=40))
-def test_spearman_equals_scipy(pairs: list[tuple[int, float]]) -> None:
-    a, b = (np.array(values, float) for values in zip(*pairs, strict=True))
-    if np.ptp(a) == 0 or np.ptp(b) == 0:
-        assert spearman(a, b) == 0
-    else:
-        assert spearman(a, b) == pytest.approx(spearmanr(a, b).statistic, abs=1e-12)
 
 
 @pytest.mark.parametrize("n", [50, 400])
@@ -64,4 +59,4 @@ def test_error_of_a_rank_correlation_is_that_of_new_draws(n: int) -> None:
         values.append(spearman(x, y))
         errors.append(spearman_error(x, y))
     assert np.mean(errors) == pytest.approx(np.std(values), rel=0.2)
-    assert spearman_error(np.ones(n), np.arange(n)) == 0
+    assert spearman_error(np.ones(n), np.arange(n)) == spearman(np.ones(n), np.arange(n)) == 0

@@ -56,7 +56,7 @@ def graph(model: TokenModel, tmp_path: Path) -> LayerGraph:
 def test_every_layer_equals_the_reference_and_swapped_layers_fail(model: TokenModel, graph: LayerGraph) -> None:
     check_layers(model, graph, OPTIONS)
     swapped = replace(graph, layers=(0, 2, 1, 3, 4))
-    with pytest.raises(ParityError, match="layer 2 with mean pooling is not what torch"):
+    with pytest.raises(ParityError, match="layer 2"):
         check_layers(model, swapped, OPTIONS)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from whiten_evaluation.classification import TaskName, lines_of, read_tasks
-from whiten_runtime.errors import DataError, UsageError, WhitenError
+from whiten_runtime.errors import DataError, WhitenError
 
 PARAPHRASE_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
 RTE_HEADER = "index\tsentence1\tsentence2\tlabel"
@@ -69,10 +69,14 @@ def test_read_sst5(tmp_path: Path, layout: str) -> None:
     assert task.sentences == ("of train", "of dev", "of test")
 
 
-def test_read_mrpc_with_byte_order_mark_and_quotes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (4, 0, 3)])
+def test_read_mrpc_with_byte_order_mark_and_quotes_by_the_names_of_its_columns(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    lines = (PARAPHRASE_HEADER, '1\t7\t8\t"He said\tHe did "say"', "0\t9\t10\tNo\tYes")
+    ordered = ["\t".join(line.split("\t")[place] for place in order) for line in lines]
     for split in ("train", "test"):
-        lines = (PARAPHRASE_HEADER, '1\t7\t8\t"He said\tHe did "say"', "0\t9\t10\tNo\tYes")
-        write(tmp_path / f"msr_paraphrase_{split}.txt", *lines, encoding="utf-8-sig", ending="\r\n")
+        write(tmp_path / f"msr_paraphrase_{split}.txt", *ordered, encoding="utf-8-sig", ending="\r\n")
     [task], _ = read_tasks(tmp_path, ["MRPC"])
     assert task.pairs
     assert task.train.texts == ('"He said', "No")
@@ -129,64 +133,41 @@ def test_malformed_lines_are_named(tmp_path: Path, name: Any, bad: str, lines: l
         write(tmp_path / f"TREC.{split}", "DESC:def What ?")
         write(tmp_path / f"stsa.fine.{split}", "0 bad")
     write(tmp_path / bad, *lines)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=f"{bad}: line {number}") as caught:
         read_tasks(tmp_path, [name])
-    message = str(caught.value)
-    assert f"{bad}: line {number} is {lines[number - 1]!r}; wanted " in message
-    assert "\n" not in message
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    ("lines", "named"),
     [
-        (["1\t7\t8\tA\tB"], "has '1', '7', '8', 'A', 'B' as header; wanted columns #1 String, #2 String, Quality"),
-        ([f"{PARAPHRASE_HEADER}\tQuality", "1\t7\t8\tA\tB\t0"], "has the column 'Quality' twice"),
-        ([PARAPHRASE_HEADER, "1\t7\t8\tA\tB", "1\t7\t8\tA"], "line 3 has 4 columns; wanted 5"),
-        ([PARAPHRASE_HEADER, "1\t7\t8\tA\tB\tC"], "line 2 has 6 columns; wanted 5"),
-        ([PARAPHRASE_HEADER, "\u0661\t7\t8\tA\tB"], "line 2 has '\u0661' as Quality; wanted 0 or 1"),
-        (["sentence\tlabel"], "has 'sentence', 'label' as header; wanted columns sentence1, sentence2, label"),
-        ([f"{RTE_HEADER}\tsentence1", "0\tA\tB\tentailment\tC"], "has the column 'sentence1' twice"),
-        ([RTE_HEADER, "0\tA\tB\tentailment", "1\tC\tnot_entailment"], "line 3 has 3 columns; wanted 4"),
-        ([RTE_HEADER, "0\tA\tB\t1"], "line 2 has '1' as label; wanted not_entailment or entailment"),
+        (["1\t7\t8\tA\tB"], "'1', '7', '8', 'A', 'B'"),
+        ([f"{PARAPHRASE_HEADER}\tQuality", "1\t7\t8\tA\tB\t0"], "'Quality'"),
+        ([PARAPHRASE_HEADER, "1\t7\t8\tA\tB", "1\t7\t8\tA"], "line 3"),
+        ([PARAPHRASE_HEADER, "1\t7\t8\tA\tB\tC"], "line 2"),
+        ([PARAPHRASE_HEADER, "\u0661\t7\t8\tA\tB"], "line 2"),
+        ([PARAPHRASE_HEADER], "msr"),
+        (["sentence\tlabel"], "'sentence', 'label'"),
+        ([RTE_HEADER, "0\tA\tB\t1"], "line 2"),
+        ([RTE_HEADER], "RTE"),
     ],
 )
-def test_malformed_tables_are_refused(tmp_path: Path, lines: list[str], message: str) -> None:
+def test_malformed_tables_are_refused(tmp_path: Path, lines: list[str], named: str) -> None:
     name: TaskName = "RTE" if "label" in lines[0] else "MRPC"
     write(tmp_path / "msr_paraphrase_train.txt", PARAPHRASE_HEADER, "1\t7\t8\tA\tB")
     file = write(tmp_path / ("RTE/dev.tsv" if name == "RTE" else "msr_paraphrase_test.txt"), *lines)
-    with pytest.raises(WhitenError, match=message) as caught:
+    with pytest.raises(WhitenError, match=named) as caught:
         read_tasks(tmp_path, [name])
     assert str(file) in str(caught.value)
 
 
-def test_columns_of_mrpc_are_known_by_their_names(tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        write(tmp_path / f"msr_paraphrase_{split}.txt", "#2 String\tQuality\t#1 String", "B\t1\tA")
-    [task], _ = read_tasks(tmp_path, ["MRPC"])
-    assert (task.train.texts, task.train.second, task.train.labels.tolist()) == (("A",), ("B",), [1])
-
-
-@pytest.mark.parametrize(
-    ("name", "file", "lines"),
-    [
-        ("MR", "rt-polarity.neg", []),
-        ("TREC", "TREC.train", []),
-        ("MRPC", "msr_paraphrase_train.txt", [PARAPHRASE_HEADER]),
-        ("RTE", "RTE/dev.tsv", [RTE_HEADER]),
-    ],
-)
-def test_empty_files_are_refused(tmp_path: Path, name: TaskName, file: str, lines: list[str]) -> None:
+@pytest.mark.parametrize(("name", "file"), [("MR", "rt-polarity.neg"), ("TREC", "TREC.train")])
+def test_empty_files_are_refused(tmp_path: Path, name: TaskName, file: str) -> None:
     write(tmp_path / "rt-polarity.pos", "good")
     write(tmp_path / "TREC.test", "DESC:def What ?")
-    write(tmp_path / "msr_paraphrase_test.txt", PARAPHRASE_HEADER, "1\t7\t8\tA\tB")
-    write(tmp_path / file, *lines)
+    write(tmp_path / file)
     with pytest.raises(DataError, match=file):
         read_tasks(tmp_path, [name])
-
-
-def test_missing_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not a directory; wanted one with the files of SentEval's tasks"):
-        read_tasks(tmp_path / "none", ["MR"])
 
 
 def test_the_public_files_have_the_published_sizes(public_data: Path) -> None:

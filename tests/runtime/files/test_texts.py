@@ -21,8 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whiten import Corpus, DataError, UsageError
-from whiten_runtime.files import rows as records
-from whiten_runtime.files.rows import place_of, read_texts
+from whiten_runtime.files.rows import LONGEST, place_of, read_texts
 
 TEXTS = ["plain", "", 'comma, and "quotes"', "tab\tinside", "naïve 日本 👩‍👧", "x" * 200_000]
 
@@ -104,17 +103,26 @@ def test_texts_are_read_from_every_kind_of_file(tmp_path: Path, kind: str, endin
     ("name", "content", "texts"),
     [
         ("a.csv", 'text,n\n"two\nlines",1\nnext,2\n', ["two\nlines", "next"]),
-        ("a.jsonl", '"one"\n\n"two"\n', ["one", "two"]),
+        ("b.csv", 'n,text\r1,"two\rlines"\r2,"three\r\nmore\n"\r', ["two\rlines", "three\r\nmore\n"]),
         ("a.jsonl", r'{"text": "\ud83d half"}', ["\ud83d half"]),
-        ("a.jsonl", '{"n": 1, "text": "one", "n": 2, "more": {"n": 1, "n": 2}}', ["one"]),
+        ("b.jsonl", '{"n": 1, "text": "one", "n": 2, "more": {"n": 1, "n": 2}}', ["one"]),
         ("a.txt", "\ufeffone\r\ntwo", ["one", "two"]),
         ("a.tsv", 'text\tn\n"Hello he said\t1\nthird "q"\t3\n', ['"Hello he said', 'third "q"']),
     ],
-    ids=["quoted lines", "strings", "half of a pair", "other keys twice", "mark and newlines", "quotes in a tsv"],
 )
 def test_what_files_hold(tmp_path: Path, name: str, content: str, texts: list[str]) -> None:
     (tmp_path / name).write_text(content, "utf-8", newline="")
     assert list(read_texts(tmp_path / name)) == texts
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.jsonl", '"one"\n'), ("a.txt", "one\n")])
+def test_texts_on_lines_have_no_other_columns(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UsageError, match="'body'"):
+        list(read_texts(tmp_path / name, "body"))
+    for kind in ("doc", "jsonl.gzip"):
+        with pytest.raises(UsageError, match=kind):
+            list(read_texts(tmp_path / name, None, kind))
 
 
 ENDS = {
@@ -141,31 +149,6 @@ def test_lines_end_as_for_open(tmp_path: Path, name: str, ended: bool, end: str)
     assert list(Corpus((str(path),), None, None)) == [text for text in texts if text]
 
 
-def test_quoted_fields_keep_their_ends_of_lines(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text('n,text\r1,"two\rlines"\r2,"three\r\nmore\n"\r', "utf-8", newline="")
-    assert list(read_texts(tmp_path / "a.csv")) == ["two\rlines", "three\r\nmore\n"]
-
-
-@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
-@pytest.mark.parametrize("length", [6, 7, 8, 9])
-def test_ends_of_lines_at_the_longest_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, end: str
-) -> None:
-    monkeypatch.setattr(records, "LONGEST", 8)
-    (tmp_path / "a.txt").write_text(f"a{end}{'b' * length}{end}c", newline="")
-    if length + len(end) > 8:
-        with pytest.raises(DataError, match="line 2 is longer than"):
-            list(read_texts(tmp_path / "a.txt"))
-    else:
-        assert list(read_texts(tmp_path / "a.txt")) == ["a", "b" * length, "c"]
-
-
-def test_strings_on_lines_have_no_columns(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('"one"\n')
-    with pytest.raises(UsageError, match="has texts on its lines and no column 'body', only 'text'"):
-        list(read_texts(tmp_path / "a.jsonl", "body"))
-
-
 def _damaged_gzip() -> bytes:
     """Return a valid header, followed by a stream that zlib refuses."""
     content = bytearray(gzip.compress(b"some text\n" * 200, mtime=0))
@@ -174,55 +157,39 @@ def _damaged_gzip() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "error", "message"),
+    ("name", "content", "error", "named"),
     [
-        ("a.doc", b"x", UsageError, "unknown kind of file"),
-        ("a", b"x", UsageError, "unknown kind of file"),
-        ("a.txt", b"fine\ncaf\xe9\n", DataError, "line 2 is not UTF-8 .byte 0xe9"),
-        ("a.txt", b"\x00\x01\x02", DataError, "NUL byte"),
+        ("a.doc", b"x", UsageError, "doc"),
+        ("a", b"x", UsageError, "a"),
+        ("a.txt", b"fine\ncaf\xe9\n", DataError, "line 2"),
         *(
-            (name, "text,id\na,1\n".encode(encoding), DataError, "holds a NUL byte, as UTF-16 does; wanted UTF-8")
+            (name, "text,id\na,1\n".encode("utf-16-le"), DataError, "UTF-16")
             for name in ("a.txt", "a.jsonl", "a.csv", "a.tsv")
-            for encoding in ("utf-16", "utf-16-le", "utf-16-be")
         ),
-        ("a.txt.gz", b"not gzip", DataError, "not a complete .gz file"),
-        ("a.txt.gz", gzip.compress(b"text\n" * 999, mtime=0)[:-20], DataError, "not a complete .gz file"),
-        ("a.jsonl", b'{"text": "a"}\n{oops\n', DataError, "line 2 is not JSON"),
-        ("a.jsonl", b'{"text": 7}\n', DataError, "line 1 holds the number 7 at 'text'; wanted a string; correct it"),
-        ("a.jsonl", b'{"text": "a", "text": "b"}\n', DataError, "line 1 holds two values at 'text'; wanted a string"),
-        ("a.jsonl", b'{"text": "a"}\n{"body": "a"}\n', DataError, "line 2 has no key 'text'"),
-        ("a.csv", b"a,b\n1,2\n", UsageError, "choose one with --column"),
-        ("a.csv", b"text,id,text\na,1,b\n", UsageError, "has the column 'text' twice; rename one of them"),
-        ("a.csv", b"id;text\n1;x\n", UsageError, "has one column, 'id;text'; columns of .csv files end at commas"),
+        ("a.jsonl", b'{"text": "a"}\n{oops\n', DataError, "line 2"),
+        ("a.jsonl", b'{"text": "a", "text": "b"}\n', DataError, "line 1"),
+        ("a.jsonl", b'{"text": "a"}\n{"body": "a"}\n', DataError, "line 2"),
+        ("a.csv", b"a,b\n1,2\n", UsageError, "--column"),
+        ("a.csv", b"text,id,text\na,1,b\n", UsageError, "'text'"),
+        ("a.csv", b"id;text\n1;x\n", UsageError, "'id;text'"),
         *(
-            (name, line + b"\nid,text\n1,x\n", DataError, f"{name}: line 1 names no column; wanted the header there")
-            for name, line in [
-                ("a.csv", b""),
-                ("a.csv", b"\r"),
-                ("a.csv", b"  "),
-                ("a.csv", b",,"),
-                ("a.csv", b'""'),
-                ("a.csv", b"\xef\xbb\xbf"),
-                ("a.tsv", b""),
-                ("a.tsv", b" \t "),
-            ]
+            (name, line + b"\nid,text\n1,x\n", DataError, "line 1")
+            for name, line in [("a.csv", b""), ("a.csv", b",,"), ("a.csv", b"\xef\xbb\xbf"), ("a.tsv", b" \t ")]
         ),
-        ("a.csv", b"id,text\n1,x\n2\n", DataError, "line 3 has 1 columns"),
-        ("a.csv", b"text\nHello, world\n", DataError, "line 2 has 2 columns; wanted 1"),
-        ("a.csv", b'text\n"never closed\nnext\n', DataError, "unexpected end of data"),
-        ("a.jsonl", b'"a"\n' + b"[" * 100_000, DataError, "line 2 is not JSON"),
-        ("a.txt.gz", _damaged_gzip(), DataError, "not a complete .gz file"),
-        *((f"a.{ending}", b"", DataError, "not a complete") for ending in ("txt.gz", "txt.zst", "jsonl.gz", "csv.zst")),
-        ("a.jsonl", b'{"text": "a"}\n{"text": "b", "n": ' + b"1" * 5000 + b"}\n", DataError, "line 2 is not JSON"),
-        ("a.parquet", b"nonsense", DataError, "not a parquet file"),
+        ("a.csv", b"id,text\n1,x\n2\n", DataError, "line 3"),
+        ("a.csv", b"text\nHello, world\n", DataError, "line 2"),
+        ("a.csv", b'text\n"never closed\nnext\n', DataError, "a.csv"),
+        ("a.txt.gz", _damaged_gzip(), DataError, "gz"),
+        *((f"a.{ending}", b"", DataError, ending) for ending in ("txt.gz", "txt.zst", "jsonl.gz", "csv.zst")),
+        ("a.parquet", b"nonsense", DataError, "parquet"),
     ],
 )
 def test_malformed_files_are_refused(
-    tmp_path: Path, name: str, content: bytes, error: type[Exception], message: str
+    tmp_path: Path, name: str, content: bytes, error: type[Exception], named: str
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(error, match=message) as caught:
+    with pytest.raises(error, match=named) as caught:
         list(read_texts(path))
     assert str(path) in str(caught.value)
 
@@ -245,36 +212,28 @@ def test_compressed_files_are_read_to_their_end(tmp_path: Path, ending: str) -> 
         for after in (b"", *zeros):
             path.write_bytes(first + between + second + after)
             assert list(read_texts(path)) == [*lines, "last"]
-    for rest in (b"junk", b"\n", b"junk" * 9000, bytes(8) + b"junk", second + b"junk", second[:3], second[:-1]):
-        path.write_bytes(first + rest)
-        with pytest.raises(DataError, match=f"a.txt{ending}: not a complete {ending} file"):
+    rests = (b"junk", b"\n", b"junk" * 9000, bytes(8) + b"junk", second + b"junk", second[:3], second[:-1])
+    for content in (*(first + rest for rest in rests), first[: len(first) // 2], b"no such file"):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=f"a.txt{ending}"):
             list(read_texts(path))
 
 
-def test_missing_files_and_directories_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not exist"):
-        list(read_texts(tmp_path / "a.txt"))
-    (tmp_path / "b.txt").mkdir()
-    with pytest.raises(UsageError, match="is a directory"):
-        list(read_texts(tmp_path / "b.txt"))
-
-
-def test_plain_text_has_no_columns(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no column 'x', only 'text'"):
-        list(read_texts(_write(tmp_path / "a.txt", "txt"), "x"))
-
-
-def test_rows_of_parquet_without_a_string_are_refused(tmp_path: Path) -> None:
-    pyarrow.parquet.write_table(pyarrow.table({"n": [1, 2]}), tmp_path / "a.parquet")
-    with pytest.raises(UsageError, match="column 'n' holds int64; wanted strings"):
-        list(read_texts(tmp_path / "a.parquet"))
-    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", None]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="row 2 holds null; wanted a string"):
-        list(read_texts(tmp_path / "a.parquet"))
-    damaged = pyarrow.array([b"a", b"\xff"]).view(pyarrow.string())
-    pyarrow.parquet.write_table(pyarrow.table({"text": damaged}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="row 2 is not UTF-8"):
-        list(read_texts(tmp_path / "a.parquet"))
+@pytest.mark.parametrize(
+    ("column", "error", "named"),
+    [
+        (pyarrow.array([1, 2]), UsageError, "int64"),
+        (pyarrow.array(["a", None]), DataError, "row 2"),
+        (pyarrow.array([b"a", b"\xff"]), DataError, "row 2"),
+        (pyarrow.array([b"a", b"\xff"]).view(pyarrow.string()), DataError, "row 2"),
+    ],
+)
+def test_rows_of_parquet_without_a_string_are_refused(
+    tmp_path: Path, column: Any, error: type[Exception], named: str
+) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
+    with pytest.raises(error, match=named):
+        list(read_texts(tmp_path / "a.parquet", "text"))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -294,12 +253,11 @@ def _pipe(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
 
 def test_lines_of_standard_input_have_no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     _pipe(monkeypatch, b'{"text": "a"}\n')
-    with pytest.raises(UsageError, match="have no column 'x'; say with --kind what else they are, such as jsonl"):
-        list(read_texts("-", "x"))
-    with pytest.raises(UsageError, match="no column 'x', only 'text'"):
-        list(read_texts("-", "x", "txt"))
+    for kind in (None, "txt"):
+        with pytest.raises(UsageError, match="'x'"):
+            list(read_texts("-", "x", kind))
     monkeypatch.setattr("sys.stdin", None)
-    with pytest.raises(UsageError, match="is closed"):
+    with pytest.raises(UsageError):
         list(read_texts("-"))
 
 
@@ -313,22 +271,6 @@ def test_standard_input_is_read_as_the_kind_that_is_named(
     assert list(read_texts("-", None if kind == "txt" else "text", kind + ending)) == _texts(kind)
     (tmp_path / "noname").write_bytes(content)
     assert list(read_texts(tmp_path / "noname", None, kind + ending)) == _texts(kind)
-
-
-@pytest.mark.parametrize("kind", ["doc", "", "gz", "jsonl.gzip", "a/b.jsonl "])
-def test_kinds_that_are_unknown_are_refused(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "a.txt").write_text("x\n")
-    with pytest.raises(UsageError, match="is no kind of file that can be read; wanted .txt, .jsonl"):
-        list(read_texts(tmp_path / "a.txt", None, kind))
-
-
-@pytest.mark.parametrize("ending", [".bz2", ".xz", ".zst"])
-@pytest.mark.parametrize("cut", [False, True])
-def test_damaged_compressed_files_are_refused(tmp_path: Path, ending: str, cut: bool) -> None:
-    whole = COMPRESS[ending]("".join(f"{number} text\n" for number in range(9999)).encode())
-    (tmp_path / f"a.txt{ending}").write_bytes(whole[: len(whole) // 2] if cut else b"no such file")
-    with pytest.raises(DataError, match=rf"not a complete \{ending} file"):
-        list(read_texts(tmp_path / f"a.txt{ending}"))
 
 
 STRINGS: list[Any] = [
@@ -350,21 +292,22 @@ def test_every_type_of_strings_is_read(tmp_path: Path, kind: Any) -> None:
     assert list(read_texts(tmp_path / "a.parquet")) == values.to_pylist()
 
 
-def test_bytes_that_are_no_text_are_refused_with_their_row(tmp_path: Path) -> None:
-    pyarrow.parquet.write_table(pyarrow.table({"text": [b"a", b"\xff"]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="row 2 is not UTF-8"):
-        list(read_texts(tmp_path / "a.parquet"))
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_line_is_at_most_so_long(tmp_path: Path, end: str, more: int) -> None:
+    length = LONGEST - len(end) + more
+    (tmp_path / "a.txt").write_text(f"a{end}{'b' * length}{end}c", newline="")
+    texts = read_texts(tmp_path / "a.txt")
+    assert next(texts) == "a"
+    if more:
+        with pytest.raises(DataError, match="line 2"):
+            next(texts)
+    else:
+        assert [len(text) for text in texts] == [length, 1]
 
 
-def test_line_without_an_end_is_not_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "LONGEST", 10)
-    (tmp_path / "a.txt").write_text("123456789\n12345678901\n", "utf-8")
-    stream = read_texts(tmp_path / "a.txt")
-    assert next(stream) == "123456789"
-    with pytest.raises(DataError, match="line 2 is longer than"):
-        next(stream)
+def test_a_file_without_lines_is_not_read_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "sparse.txt").touch()
-    os.truncate(tmp_path / "sparse.txt", 1 << 30)
-    monkeypatch.setattr(records, "LONGEST", 1 << 20)
-    with pytest.raises(DataError, match="line 1 is longer than 1 MiB"):
+    os.truncate(tmp_path / "sparse.txt", 1 << 40)
+    with pytest.raises(DataError, match="line 1"):
         list(read_texts(tmp_path / "sparse.txt"))

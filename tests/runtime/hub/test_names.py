@@ -14,20 +14,20 @@ from whiten_runtime.hub import Repository, is_repository_id, parse_repository
     ("text", "id", "revision"),
     [
         ("org/name", "org/name", None),
-        ("hf://org/name", "org/name", None),
-        ("hf://org/name@v1", "org/name", "v1"),
-        ("org/name@v1", "org/name", "v1"),
-        ("hf://org/name@refs/pr/1", "org/name", "refs/pr/1"),
         ("hf://Org-1/name_2.v3", "Org-1/name_2.v3", None),
+        *(
+            (f"{scheme}org/name@{revision}", "org/name", revision)
+            for revision in ("v1.0", "refs/pr/1", "user@work/x", "0" * 40, "branche-été", "...x", "a..b")
+            for scheme in ("", "hf://")
+        ),
     ],
 )
 def test_names_of_repositories(text: str, id: str, revision: str | None) -> None:
-    assert parse_repository(text) == Repository(id, revision)
+    assert parse_repository(text) == parse_repository(f"hf://{id}", revision) == Repository(id, revision)
 
 
-def test_a_revision_beside_the_name() -> None:
-    assert parse_repository("org/name", "v1") == parse_repository("hf://org/name", "v1") == Repository("org/name", "v1")
-    with pytest.raises(UsageError, match="names a revision already; leave 'v2' out"):
+def test_a_revision_beside_another_is_refused() -> None:
+    with pytest.raises(UsageError, match="'v2'"):
         parse_repository("hf://org/name@v1", "v2")
 
 
@@ -40,16 +40,8 @@ NO_NAMES = (
 
 @pytest.mark.parametrize("text", NO_NAMES)
 def test_what_names_no_repository(text: str) -> None:
-    with pytest.raises(UsageError, match="does not name a repository of the hub; wanted ORG/NAME or ORG/NAME@REVISION"):
+    with pytest.raises(UsageError, match="ORG/NAME"):
         parse_repository(text)
-
-
-@pytest.mark.parametrize(
-    "revision", ["main", "v1.0", "refs/pr/1", "user@work/x", "0" * 40, "branche-été", "...x", "a..b"]
-)
-def test_revisions(revision: str) -> None:
-    found = Repository("org/name", revision)
-    assert parse_repository("org/name", revision) == parse_repository(f"hf://org/name@{revision}") == found
 
 
 REVISIONS_REFUSED = (
@@ -61,7 +53,7 @@ REVISIONS_REFUSED = (
 @pytest.mark.parametrize("revision", REVISIONS_REFUSED)
 def test_what_is_no_revision(revision: str) -> None:
     for text, beside in (("org/name", revision), (f"hf://org/name@{revision}", None)):
-        with pytest.raises(UsageError, match="; wanted the name of a branch or tag, or a commit") as caught:
+        with pytest.raises(UsageError) as caught:
             parse_repository(text, beside)
         assert repr(revision) in str(caught.value)
         assert str(caught.value).isprintable()

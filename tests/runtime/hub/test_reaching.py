@@ -14,8 +14,6 @@ import pytest
 
 from support.cli import refused
 from support.hub import Hub
-from whiten import Encoder, WhitenError
-from whiten_runtime.hub import _why
 
 ID = "org/tiny"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
@@ -65,44 +63,35 @@ def message(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", seconds)
         for forget in ("close_session", "reset_sessions"):  # the client reads variables when it is made
             getattr(_http, forget, lambda: None)()
-        with pytest.raises(WhitenError) as caught:
-            Encoder(ID)
-        assert "\n" not in str(caught.value)
-        return str(caught.value).partition("hub's cache, and ")[2].partition("; check the path, or copy the cache")[0]
+        found = refused("info", ID, code=1)
+        assert "secret" not in found
+        return found
 
     return line
 
 
 def test_nobody_answers(message: Callable[..., str]) -> None:
-    start = "the hub is out of reach: 127.0.0.1:9 does not answer ("
     line = message("http://127.0.0.1:9")
-    assert line.startswith(start)
-    assert "Connection refused" in line
-    assert line.endswith("): check the network and HF_ENDPOINT")
+    assert all(named in line for named in ("127.0.0.1:9", "Connection refused", "HF_ENDPOINT"))
 
 
 def test_a_hub_that_is_too_slow(message: Callable[..., str], serve: Answering) -> None:
     host = serve(b"", None)
-    wanted = f"the hub is out of reach: {host} has not answered in 0.2 s: set HF_HUB_ETAG_TIMEOUT to more seconds"
-    assert message(f"http://{host}", 0.2) == wanted
-    assert wanted in refused("info", ID, code=1)
+    line = message(f"http://{host}", 0.2)
+    assert all(named in line for named in (host, "0.2 s", "HF_HUB_ETAG_TIMEOUT"))
 
 
-def test_a_proxy_that_is_not_there(message: Callable[..., str]) -> None:
-    for scheme, variable in (("https", "HTTPS_PROXY"), ("http", "ALL_PROXY")):
-        line = message(f"{scheme}://hub.example", **{variable: "http://me:secret@127.0.0.1:9"})
-        assert line.startswith("the hub is out of reach: the proxy 127.0.0.1:9 before hub.example does not work (")
-        assert line.endswith(f"): check {variable}, or name hub.example in NO_PROXY")
-        assert "secret" not in line
+@pytest.mark.parametrize(("scheme", "variable"), [("https", "HTTPS_PROXY"), ("http", "ALL_PROXY")])
+def test_a_proxy_that_is_not_there(message: Callable[..., str], scheme: str, variable: str) -> None:
+    line = message(f"{scheme}://hub.example", **{variable: "http://me:secret@127.0.0.1:9"})
+    assert all(named in line for named in ("proxy 127.0.0.1:9 before hub.example", f"check {variable}", "NO_PROXY"))
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_proxy_that_wants_a_log_in(message: Callable[..., str], serve: Answering, scheme: str) -> None:
     proxy, variable = serve(LOGIN, None), f"{scheme.upper()}_PROXY"
-    assert message(f"{scheme}://hub.example", **{variable: f"http://me:secret@{proxy}"}) == (
-        f"the hub is out of reach: the proxy {proxy} before hub.example wants a log-in (407): set {variable} to "
-        f"http://USER:PASSWORD@{proxy}"
-    )
+    line = message(f"{scheme}://hub.example", **{variable: f"http://me:secret@{proxy}"})
+    assert all(named in line for named in (f"proxy {proxy} before hub.example", "(407)", f"set {variable}"))
 
 
 def test_a_certificate_that_is_not_trusted(message: Callable[..., str], serve: Answering, tmp_path: Path) -> None:
@@ -114,26 +103,4 @@ def test_a_certificate_that_is_not_trusted(message: Callable[..., str], serve: A
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*files)
     host = serve(b"", context)
-    line = message(f"https://{host}")
-    assert line.startswith(f"the hub is out of reach: the certificate of {host} is not trusted (")
-    assert re.search("set (SSL_CERT_FILE|REQUESTS_CA_BUNDLE) to a file with the certificates of your network$", line)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "wanted"),
-    [
-        ("ProxyError", "Tunnel connection failed: 407 Proxy Authentication Required", r"wants a log-in \(407\)"),
-        ("ProxyError", "Cannot connect to proxy.", "the proxy proxy:1 before hub.example does not work"),
-        ("SSLError", "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "is not trusted"),
-        ("ConnectTimeout", "timed out", "has not answered in 3 s"),
-        ("ConnectionError", "connect to 10.0.0.1:407\nfailed", "does not work .connect to 10.0.0.1:407 failed"),
-    ],
-)
-def test_errors_of_other_http_libraries(name: str, text: str, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of requests, which huggingface_hub before 1.0 uses, are called."""
-    for variable in PROXIES:
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("HTTPS_PROXY", "proxy:1")
-    line = _why(type(name, (Exception,), {})(text), "https://hub.example", 3)
-    assert line is not None
-    assert re.search(wanted, line)
+    assert re.search(f"certificate of {host}.*(SSL_CERT_FILE|REQUESTS_CA_BUNDLE)", message(f"https://{host}"))

@@ -66,16 +66,15 @@ def test_no_vectors_have_no_similarities(similarity: Similarity, rows: int, colu
 
 
 @pytest.mark.parametrize("similarity", ["euclidean", "manhattan"])
-def test_distances_hold_few_differences_in_memory(similarity: Similarity, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "_NUMBERS_PER_BLOCK", 10_000)
+def test_distances_hold_few_differences_in_memory(similarity: Similarity) -> None:
     generator = np.random.default_rng(0)
-    first, second = (generator.normal(size=(count, 64)).astype(np.float32) for count in (900, 300))
+    first, second = (generator.normal(size=(count, 16)).astype(np.float32) for count in (3000, 2000))
     tracemalloc.start()
     found = similarity_matrix(first, second, similarity)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     np.testing.assert_allclose(found, wanted(first, second, similarity), rtol=1e-5)
-    assert peak < 10 * found.nbytes  # all differences at once, in float64, would be 128 times the result
+    assert peak < 10 * found.nbytes  # all differences at once, in float64, would be 32 times the result
 
 
 @pytest.mark.parametrize("similarity", ["euclidean", "manhattan"])
@@ -125,22 +124,6 @@ def test_vectors_of_any_norm_are_compared(similarity: Similarity, sizes: slice) 
     np.testing.assert_allclose(pairs, np.diag(want), rtol=1e-5, atol=1e-6 if similarity == "cosine" else 1e-44)
 
 
-@settings(max_examples=200, deadline=None)
-@given(
-    arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 9)), elements=st.floats(width=32, allow_nan=False))
-)
-def test_units_and_cosines_of_any_numbers(rows: np.ndarray) -> None:
-    units, cosines = unit(rows), row_cosines(rows, rows)
-    finite, zero = np.isfinite(rows).all(axis=1), ~rows.any(axis=1)
-    assert units.dtype == np.float32
-    assert not units[zero].any()
-    assert np.isnan(units[~finite]).all()
-    assert np.isnan(cosines[~finite]).all()
-    np.testing.assert_array_equal(cosines[zero], 0)
-    np.testing.assert_allclose(cosines[finite & ~zero], 1, rtol=1e-6)
-    np.testing.assert_allclose(np.linalg.norm(units[finite & ~zero].astype(np.float64), axis=1), 1, rtol=1e-6)
-
-
 SCALES = (0, 1e-44, 1e-30, 1e-12, 1.0, 1e12, 1e18, 1e19, 1e37, np.inf, np.nan)
 
 
@@ -169,33 +152,6 @@ def test_a_unit_does_not_depend_on_the_other_rows(rows: np.ndarray) -> None:
 def test_wider_whole_numbers_are_vectors(numbers: object) -> None:
     rows = rows_of("a", numbers)  # type: ignore[arg-type]
     assert (rows.dtype, rows.tolist()) == (np.float32, [[1, 2]])
-
-
-WHOLE = st.integers(-3, 3).map(float)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data(), st.integers(1, 6), st.integers(1, 12), st.integers(1, 4), st.integers(1, 14), st.integers(1, 5))
-def test_parts_give_what_a_full_sort_gives(
-    data: st.DataObject, queries: int, count: int, width: int, top: int, step: int
-) -> None:
-    first = data.draw(arrays(np.float32, (queries, width), elements=WHOLE))
-    rows = data.draw(arrays(np.float32, (count, width), elements=WHOLE))
-    found = Nearest.empty(queries)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nearest, "_ROWS_PER_BLOCK", 2)
-        for start in range(0, count, step):
-            found = found.add(first, rows[start : start + step], start, top)
-    kept = min(top, count)
-    assert (found.rows.shape, found.cosines.shape, found.cosines.dtype) == (
-        (queries, kept),
-        (queries, kept),
-        np.float32,
-    )
-    every = similarity_matrix(first, rows, "cosine")
-    np.testing.assert_allclose(found.cosines, -np.sort(-every, axis=1)[:, :kept], atol=1e-6)
-    np.testing.assert_allclose(np.take_along_axis(every, found.rows, axis=1), found.cosines, atol=1e-6)
-    assert all(len(set(row)) == kept for row in found.rows.tolist())
 
 
 AXES = np.concatenate([np.eye(4, dtype=np.float32), -np.eye(4, dtype=np.float32), np.zeros((1, 4), np.float32)])
@@ -247,35 +203,21 @@ def test_what_is_outside_is_clipped() -> None:
     assert made("int8", ranges, 2)(far).tolist() == [[-128, -128], [127, 127], [127, -128]]
 
 
-def test_signs_are_packed_from_the_first_on_with_zeros_behind() -> None:
-    signs = np.array([[1, -1, 1, 0, 1, 1, -1, 1, 1]], np.float32)
-    assert made("ubinary", None, 9)(signs).tolist() == [[0b10101101, 0b10000000]]
-    assert made("binary", None, 9)(signs).tolist() == [[0b10101101 - 128, 0]]
-
-
-def test_float32_needs_no_quantizer_and_reads_no_ranges() -> None:
-    assert Quantizer.of("float32", None, 3, unexpected) is None
-    stored = np.array([[-1], [1]], np.float32)
-    found = Quantizer.of("int8", None, 1, lambda: stored)
-    assert found is not None
-    assert found(np.array([[0]], np.float32)).tolist() == [[-1]]
-
-
 @pytest.mark.parametrize(
-    ("precision", "ranges", "message"),
+    ("precision", "ranges", "named"),
     [
-        (None, None, "precision is None"),
-        ("binary", [[0, 0], [1, 1]], "ranges are for precision int8 and uint8, not binary"),
-        ("int8", [[0], [1]], r"ranges have shape \[2, 1\]; wanted \[2, 2\]"),
-        ("int8", [0, 1], r"ranges have shape \[2\]"),
-        ("int8", [[0, 1], [1, 0]], r"ranges\[:, 1\] are 1.0 and 0.0; wanted finite numbers, the lower first"),
-        ("int8", [[0, 0], [1, np.nan]], r"ranges\[:, 1\] are 0.0 and nan"),
-        ("int8", [[0, -np.inf], [1, 0]], r"ranges\[:, 1\] are -inf and 0.0"),
-        ("int8", [[0, -3e38], [1, 3e38]], r"ranges\[:, 1\] are -"),
+        (None, None, "precision"),
+        ("binary", [[0, 0], [1, 1]], "binary"),
+        ("int8", [[0], [1]], r"\[2, 1\]"),
+        ("int8", [0, 1], r"\[2\]"),
+        *(
+            ("int8", [[0, lower], [1, upper]], r"ranges\[:, 1\]")
+            for lower, upper in ((1, 0), (0, np.nan), (-np.inf, 0), (-3e38, 3e38))
+        ),
     ],
 )
-def test_what_cannot_be_used_is_refused(precision: Any, ranges: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_what_cannot_be_used_is_refused(precision: Any, ranges: Any, named: str) -> None:
+    with pytest.raises(UsageError, match=named):
         Quantizer.of(precision, ranges, 2, unexpected)
 
 
@@ -283,9 +225,9 @@ def test_what_cannot_be_used_is_refused(precision: Any, ranges: Any, message: st
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_vectors_that_are_not_finite_have_no_code(precision: str, bad: float) -> None:
     quantize = made(precision, [[0], [1]] if precision.endswith("int8") else None, 1)
-    with pytest.raises(TextError, match=f"a vector is not finite and has no {precision}"):
+    with pytest.raises(TextError, match=precision):
         quantize(np.array([[0], [bad]], np.float32))
-    with pytest.raises(TextError, match="ranges are not numbers in rows"):
+    with pytest.raises(TextError, match="ranges"):
         made("int8", [["a"], ["b"]], 1)
 
 

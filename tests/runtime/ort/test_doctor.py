@@ -17,7 +17,7 @@ from whiten_runtime.ort import doctor
 from whiten_runtime.ort import session as providers
 from whiten_runtime.ort.doctor import check_provider, diagnose
 from whiten_runtime.ort.processor import processor
-from whiten_runtime.ort.session import advice, missing_library, provider_library
+from whiten_runtime.ort.session import missing_library, provider_library
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
@@ -130,9 +130,3 @@ def test_provider_library_is_found(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"")
     assert provider_library(tmp_path, "cuda") == path
-
-
-def test_advice_for_a_missing_library() -> None:
-    assert advice("libcuda.so.1") == "install NVIDIA's driver, or give this container a GPU"
-    assert advice("libcublas.so.13") == f"{from_clone('gpu,cuda')}, for CUDA and cuDNN"
-    assert advice("libnvinfer.so.10") == "pip install tensorrt"

@@ -57,19 +57,6 @@ def test_amounts_are_held_side_by_side_while_they_fit() -> None:
     third.leave()
 
 
-def test_an_amount_beyond_the_limit_is_held_by_itself() -> None:
-    semaphore = FairSemaphore()
-    with semaphore.hold(500, 100):
-        small = Waiter(semaphore, 1, 100)
-        assert small.waits()
-    assert small.holds()
-    large = Waiter(semaphore, 500, 100)
-    assert large.waits()
-    small.leave()
-    assert large.holds()
-    large.leave()
-
-
 def test_a_large_amount_is_served_while_smaller_ones_keep_coming() -> None:
     semaphore = FairSemaphore()
     small = [Waiter(semaphore, 40, 100), Waiter(semaphore, 40, 100)]
