@@ -26,7 +26,6 @@ from whiten_export.sources import pytorch
 model, corpus, out, traces = sys.argv[1:]
 pytorch.trace = remembering(pytorch.trace, Path(traces))  # PyTorch has kernels of its own
 export_bundle(Recipe(model, layers=(1, 2), whitening=None), f"{out}/plain")
-export_bundle(Recipe(model, layers=(1, 2), whitening=None, precision="int8"), f"{out}/int8")
 export_bundle(Recipe(model, layers=(0, 1), whitening="pca", corpus=(corpus,)), f"{out}/white")
 """
 PROCESSORS = {"default": (None, 2), "AVX2": ("Haswell", 1), "SSE3": ("Prescott", 2)}
@@ -54,17 +53,11 @@ def of_files(bundle: Path) -> dict[str, Any]:
     return files
 
 
-@pytest.mark.parametrize("bundle", ["plain", "int8"])
-def test_a_bundle_without_a_fit_has_the_same_files(exported: dict[str, Path], bundle: str) -> None:
-    first, *others = (of_files(folder / bundle) for folder in exported.values())
+def test_a_bundle_without_a_fit_has_the_same_files(exported: dict[str, Path]) -> None:
+    """Those of int8 are in tests/guarantees/test_vectors.py."""
+    first, *others = (of_files(folder / "plain") for folder in exported.values())
     for other in others:
         assert {name for name in first if first[name] != other[name]} == set()
-
-
-def test_scales_of_int8_are_chosen_alike(exported: dict[str, Path]) -> None:
-    first, *others = (json.loads((folder / "int8/whiten.json").read_text("utf-8")) for folder in exported.values())
-    assert first["quantization"]["constant_scales"] + first["quantization"]["token_scales"] > 0
-    assert [other["quantization"] for other in others] == [first["quantization"]] * len(others)
 
 
 def test_vectors_with_a_fit_differ_by_rounding(exported: dict[str, Path]) -> None:

@@ -13,8 +13,7 @@ from support.bundles import add_unwhitened_output, copy_bundle
 from support.cli import ok, refused
 from support.corpus import sentences
 from support.published import SIZE, TEXTS, save, static, transformer
-from whiten import BundleError, Encoder, UsageError
-from whiten_runtime.bundle.graph import UNWHITENED_OUTPUT
+from whiten import Encoder, UsageError
 from whiten_runtime.bundle.parity import GATES, compare, read_probes
 from whiten_runtime.inference.loading import load_unwhitened
 from whiten_runtime.ort.session import SessionOptions
@@ -49,19 +48,12 @@ def test_encode_both_equals_two_bundles(exported: Exported, options: tuple[str, 
 
 @pytest.mark.slow
 def test_an_output_that_is_not_there_is_refused(exported: Exported) -> None:
-    one = exported(*RAW)
-    with pytest.raises(UsageError, match="one vector a text, as it neither whitens nor normalises; export the model"):
-        one.encode_both(["a"])
-    for ids in ([[2, 3]], [[2, 3], [2, 4]]):
-        with pytest.raises(BundleError, match=r"model.onnx: has no output unwhitened_embedding, float32 \[batch_size"):
-            one._engine.run(ids, outputs=(UNWHITENED_OUTPUT,))
+    with pytest.raises(UsageError, match="one vector a text"):
+        exported(*RAW).encode_both(["a"])
 
 
 def test_a_bundle_of_a_version_before_this_output_is_refused(golden: Path) -> None:
-    with (
-        Encoder(golden / "bundle-v1") as encoder,
-        pytest.raises(UsageError, match=r"as it was written by a version before 0\.5; export the model again"),
-    ):
+    with Encoder(golden / "bundle-v1") as encoder, pytest.raises(UsageError, match=r"0\.5"):
         encoder.encode_both(["a"])
 
 
@@ -69,8 +61,6 @@ def test_a_bundle_of_a_version_before_this_output_is_refused(golden: Path) -> No
 def test_vectors_before_whitening(golden: Path, tmp_path: Path, name: str) -> None:
     bundle = copy_bundle(golden / name, tmp_path)
     if name == "bundle-v1":
-        with pytest.raises(UsageError, match="vectors before whitening, as a version before 0.5 wrote it; export it"):
-            load_unwhitened(bundle)
         add_unwhitened_output(bundle)
     with Encoder(bundle) as encoder, load_unwhitened(bundle, SessionOptions(threads=3))[1] as embedder:
         probes, manifest = read_probes(encoder._bundle), encoder.manifest
@@ -93,13 +83,12 @@ def test_truncated_vectors_equal_a_bundle_of_fewer_dimensions(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["zca", "cholesky", "zca-cor", "none"])
+@pytest.mark.parametrize("method", ["zca", "none"])
 def test_truncating_vectors_that_are_not_nested_is_refused(exported: Exported, method: str) -> None:
     encoder = exported("--whitening", method)
-    why = "there is no whitening" if method == "none" else f"the whitening is {method}"
-    with pytest.raises(UsageError, match=f"truncate_dim is 8, but {why}"):
+    with pytest.raises(UsageError, match="truncate_dim is 8"):
         encoder.encode(["a"], truncate_dim=8)
-    with pytest.raises(UsageError, match=why):
+    with pytest.raises(UsageError, match="truncate_dim is 8"):
         encoder.encode_iter(["a"], truncate_dim=8)
     assert encoder.encode(["a"], truncate_dim=encoder.dimension).shape == (1, encoder.dimension)
 
@@ -121,16 +110,16 @@ def test_vectors_are_cut_to_the_declared_dimensions(folder: Path, tmp_path: Path
     ok("export", folder, "--out", tmp_path / "plain")
     with Encoder(tmp_path / "plain") as encoder:
         assert encoder.manifest.matryoshka_dimensions == ()
-        with pytest.raises(UsageError, match="export with --matryoshka 8 if the model was trained for it"):
+        with pytest.raises(UsageError, match="--matryoshka 8"):
             encoder.encode(TEXTS, truncate_dim=8)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--matryoshka", "16,8", "--whitening", "pca"), "matryoshka is 16, 8, but a whitening mixes"),
-        (("--matryoshka", f"{SIZE + 1},8"), f"but the model's vectors have {SIZE} dimensions; wanted 1 to {SIZE}"),
-        (("--matryoshka", "16;8"), "matryoshka is '16;8'; wanted whole numbers separated by commas, such as 256,128"),
+        (("--matryoshka", "16,8", "--whitening", "pca"), "16, 8"),
+        (("--matryoshka", f"{SIZE + 1},8"), f"1 to {SIZE}"),
+        (("--matryoshka", "16;8"), "'16;8'"),
         (("--matryoshka", "0"), "matryoshka is 0"),
     ],
 )
@@ -145,5 +134,4 @@ def test_dimensions_that_cannot_be_declared_are_refused(
 def test_dimensions_belong_to_the_layers_that_the_model_was_trained_with(tmp_path: Path) -> None:
     root = save([transformer("bert"), Pooling(SIZE, "mean")], tmp_path / "model")
     options = ("--layers", "0,1", "--whitening", "none", "--matryoshka", "16,8")
-    error = refused("export", root, *options, "--out", tmp_path / "bundle")
-    assert "layers or pooling are not those that the model was trained with" in error
+    assert "layers" in refused("export", root, *options, "--out", tmp_path / "bundle")

@@ -1,8 +1,6 @@
 """Test that a reference whose texts are computed side by side gives what it gives one after the other."""
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,57 +10,14 @@ from transformers import AutoModel, BertConfig, BertModel, LlamaConfig, LlamaMod
 from support.checkpoints import rotary
 from whiten_export.proof.gate import Case, Definition, compute_expected
 from whiten_export.proof.probe_texts import token_batches
-from whiten_export.proof.reference import Composition, Reference
+from whiten_export.proof.reference import Composition
 from whiten_export.sources.pytorch import TorchReference, keeps_nothing
 from whiten_runtime.reporter import Reporter
 
 TEXTS = tuple("abcdefgh")
 IDS = [[5 + n for n in range(length)] for length in (3, 9, 1, 0, 7, 3, 12, 2)]
 PROBES = Case(IDS, texts=TEXTS)
-PROMPTED = Case([[5, 6, 7], [9, 8, 7, 6]], 1, texts=TEXTS[:2], prompt="p")
 BATCHES = [*map(Case, token_batches(16, 90, 0))]
-
-
-class Fake(Reference):
-    """A reference of one layer that gives the ids' sum, and counts."""
-
-    name = "fake"
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self.lengths: list[int] = []
-        self.threads: set[str] = set()
-
-    @contextmanager
-    def side_by_side(self) -> Iterator[int]:
-        yield self.workers
-
-    def pooled(self, input_ids: np.ndarray, attention_mask: np.ndarray) -> np.ndarray:
-        length = input_ids.shape[1]
-        self.threads.add(threading.current_thread().name.split("_")[0])
-        self.lengths.append(length)
-        return np.array([[[(input_ids * (attention_mask == 1)).sum(), length]]], np.float64)
-
-
-def expected(reference: object) -> list[np.ndarray]:
-    definition = Definition(reference, Composition((0,)), 2)  # type: ignore[arg-type]
-    found = compute_expected(definition, [PROBES, *BATCHES, PROMPTED], Reporter())
-    return [case.expected for case in found.cases]
-
-
-def test_vectors_do_not_depend_on_the_number_of_workers() -> None:
-    alone, together = expected(Fake(1)), expected(Fake(3))
-    for one, other in zip(alone, together, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_each_row_is_computed_once_and_the_longest_first() -> None:
-    reference = Fake(1)
-    expected(reference)
-    assert reference.lengths == sorted(reference.lengths, reverse=True)
-    assert reference.lengths.count(16) == 1, "of both batches with the longest row"
-    assert reference.lengths.count(12) == 1
-    assert reference.threads == {"MainThread"}
 
 
 def test_a_network_gives_the_same_bytes_in_one_thread_and_in_several(checkpoint: Callable[..., Path]) -> None:

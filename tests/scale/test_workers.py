@@ -1,14 +1,13 @@
 """Test the processes of a job: what is killed begins anew, what fails stops all, and nothing outlives the driver."""
 
-import json
 import multiprocessing
 import os
-import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import msgspec
 import pytest
 
 from support.cli import ok, python
-from support.clusters import EMBED, descendants, in_shards, running
+from support.clusters import descendants
 from whiten_runtime.errors import UsageError, WhitenError
 from whiten_scale import workers
 from whiten_scale.places import Folder
@@ -42,30 +41,16 @@ def rows(work: Work) -> int:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_costs_no_finished_shard(work: Work) -> None:
-    done, kept = list[int](), dict[Path, int]()
-    for item in run_items(work, range(work.items), 2):
-        done.append(item)
-        if not kept:
-            kept = {path: path.stat().st_mtime_ns for path in Path(work.out).glob("part-*.parquet")}
-            os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
-    assert sorted(done) == list(range(work.items))
-    assert rows(work) == 400
-    assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
-    assert not multiprocessing.active_children()
-
-
-@pytest.mark.slow
 def test_workers_that_are_killed_again_and_again_are_told(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_do", os._exit)
-    with pytest.raises(WhitenError, match=r"workers were killed 4 times, .* use fewer --workers"):
+    with pytest.raises(WhitenError, match="killed 4 times"):
         list(run_items(work, range(work.items), 1))
 
 
 @pytest.mark.slow
 def test_the_first_error_stops_all(work: Work, tmp_path: Path) -> None:
     (tmp_path / "out" / "part-000001.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UsageError, match=r"part-000001\.parquet: is no shard that whiten has written"):
+    with pytest.raises(UsageError, match=r"part-000001\.parquet"):
         list(run_items(work, range(work.items), 2))
     assert not list((tmp_path / "out").glob(".*"))
     assert not multiprocessing.active_children()
@@ -74,24 +59,6 @@ def test_the_first_error_stops_all(work: Work, tmp_path: Path) -> None:
 def test_a_bundle_that_is_gone_is_told(work: Work, tmp_path: Path) -> None:
     with pytest.raises(WhitenError, match="nowhere"):
         list(run_items(msgspec.structs.replace(work, bundle=str(tmp_path / "nowhere")), [0], 1))
-
-
-def test_sigterm_unwinds_an_item_and_ends_a_process_between_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two items the pool's own code would drop an exception, and the process would wait for work."""
-    handlers = list[Any]()
-    monkeypatch.setattr(workers, "open_once", lambda content: lambda item: handlers.append(of_sigterm()))
-    before = of_sigterm()
-    try:
-        workers._do(0)
-        assert of_sigterm() is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    with pytest.raises(SystemExit):
-        handlers[0](signal.SIGTERM, None)
-
-
-def of_sigterm() -> Any:
-    return signal.getsignal(signal.SIGTERM)
 
 
 DRIVER = """
@@ -130,21 +97,6 @@ def test_workers_end_with_their_driver(work: Work, tmp_path: Path, number: int) 
     assert rows(work) == 400
 
 
-@pytest.mark.slow
-def test_a_limit_of_file_sizes_ends_a_job_in_one_line(tiny_bundle: Path, filled: Path, tmp_path: Path) -> None:
-    """A full disk gives another word in the same line: tests/runtime/files/test_replacing.py."""
-    out = tmp_path / "out"
-    arguments = (tiny_bundle, "--input", filled, "--out", out, "--workers", 1)
-    done = running(
-        in_shards(EMBED, 64), *arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
-    )
-    assert done.returncode == 1
-    message = "part-000000.parquet: cannot be written (File too large); check space and permissions"
-    assert done.stderr == f"planning 4 files\nerror: {out}/{message}, or name another --out\n"
-    assert [path.name for path in out.iterdir()] == ["_plan.json"]
-    assert json.loads(ok("embed-many", *arguments, "--json").stdout)["rows"] == 400
-
-
 MEMORY = """
 import sys
 from whiten_scale import workers
@@ -178,10 +130,16 @@ def test_memory_does_not_grow_with_the_corpus(
     assert peaks[1] - peaks[0] < 15e6, peaks
 
 
-def test_a_key_tells_all_that_decides(work: Work) -> None:
-    job, replace = work.job, msgspec.structs.replace
-    files = tuple(replace(file, url="elsewhere", stamp="now") for file in job.files)
-    assert replace(job, files=files, bundle="renamed").key == job.key
-    others = [replace(job, bundle_sha256="0"), replace(job, options={"a": "b"}), replace(job, task="fit")]
-    others.append(replace(job, shards=job.shards[:-1]))
-    assert len({job.key, *(one.key for one in others)}) == 5
+def test_sigterm_unwinds_an_item_and_ends_a_process_between_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two items the pool's own code would drop an exception, and the process would wait for work."""
+    handlers = list[Any]()
+    of_sigterm = partial(signal.getsignal, signal.SIGTERM)
+    monkeypatch.setattr(workers, "open_once", lambda content: lambda item: handlers.append(of_sigterm()))
+    before = of_sigterm()
+    try:
+        workers._do(0)
+        assert of_sigterm() is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    with pytest.raises(SystemExit):
+        handlers[0](signal.SIGTERM, None)

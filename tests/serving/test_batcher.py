@@ -19,10 +19,9 @@ from support.bundles import copy_bundle
 from support.corpus import NASTY, sentences
 from support.runners import FakeRunner
 from support.server import until
-from support.vectors import token_ids, worst
-from whiten import Encoder, NoVectorError, TextError, TooLongError, UsageError, WhitenError
-from whiten_runtime.inference.embedder import Embedder
-from whiten_serving import AsyncEncoder, Batcher, DeadlineExceededError, OverloadedError, TooManyTokensError
+from support.vectors import worst
+from whiten import ClosedError, Encoder, TextError, TooLongError, UsageError
+from whiten_serving import AsyncEncoder, Batcher, DeadlineExceededError
 
 CLOSE = 1e-6
 """Distance of a vector from that of `Encoder.encode`, relative to its norm."""
@@ -119,40 +118,35 @@ def test_batchers_share_lanes(golden: Path, tmp_path: Path, bundle: str) -> None
         last = second.submit(texts)
         second.close()
         assert last.done()
-        with pytest.raises(WhitenError, match="the batcher is closed"):
-            second.submit("a")
-        with pytest.raises(WhitenError, match="the batcher is closed"):
-            second.submit([])
+        for given in ("a", list[str]()):
+            with pytest.raises(ClosedError):
+                second.submit(given)
         assert first.submit("a").result(60).shape == (32,)
 
 
-@pytest.mark.parametrize(("texts", "message"), [(["a", 3], r"texts\[1\] is int 3"), (None, "texts is NoneType None")])
-def test_what_is_no_text_is_refused(tiny: Encoder, texts: Any, message: str) -> None:
-    with Batcher(tiny) as batcher, pytest.raises(TextError, match=f"{message}; wanted a str"):
+@pytest.mark.parametrize(("texts", "name"), [(["a", 3], r"texts\[1\]"), (None, "texts")])
+def test_what_is_no_text_is_refused(tiny: Encoder, texts: Any, name: str) -> None:
+    with Batcher(tiny) as batcher, pytest.raises(TextError, match=name):
         batcher.submit(texts).result(60)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"precision": "int4"}, "precision is 'int4'"),
-        ({"precision": ["int8"]}, "precision is"),
-        ({"truncate_dim": 33}, "truncate_dim is 33"),
-        ({"truncate_dim": True}, "truncate_dim is True"),
-        ({"truncate_dim": [3]}, r"truncate_dim is \[3\]"),
-        ({"prompt_name": "none"}, "none"),
-        ({"batch_size": 8}, "batch_size is 8, but batches are those of the lanes; leave it out"),
-        ({"batch_size": np.int64(1), "truncate_dim": 3}, "batch_size is 1, but"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"batch_size": True}, "batch_size is True"),
-        ({"timeout": "soon"}, "timeout is 'soon'; wanted seconds from now, or None"),
-        ({"timeout": float("nan")}, "timeout is nan"),
+        {"precision": "int4"},
+        {"truncate_dim": 33},
+        {"prompt_name": "none"},
+        {"batch_size": 8},
+        {"batch_size": True},
+        {"timeout": "soon"},
+        {"timeout": float("nan")},
     ],
+    ids=str,
 )
-def test_options_that_cannot_be_used_are_refused(tiny: Encoder, options: Any, message: str) -> None:
+def test_options_that_cannot_be_used_are_refused(tiny: Encoder, options: Any) -> None:
     with Batcher(tiny) as batcher:
         for texts in ("a", ["a"], []):
-            with pytest.raises(UsageError, match=message):
+            with pytest.raises(UsageError, match=next(iter(options))):
                 batcher.submit(texts, **options).result(60)
         for long in ("long " * 99, "long " * 9999):
             with pytest.raises(TooLongError):
@@ -163,43 +157,23 @@ def test_options_that_cannot_be_used_are_refused(tiny: Encoder, options: Any, me
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lanes": 0}, "lanes is 0"),
-        ({"lanes": 1.5}, "lanes is 1.5"),
-        ({"lanes": 99999}, "lanes is 99999; wanted a whole number from 1 to"),
-        ({"max_wait": 0}, "max_wait is 0"),
-        ({"max_wait": True}, "max_wait is True"),
-    ],
+    ("name", "value"), [("lanes", 0), ("lanes", 1.5), ("lanes", 99999), ("max_wait", 0), ("max_wait", True)]
 )
-def test_numbers_out_of_range_are_refused(golden: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        Batcher(golden / "bundle-v1", **options)
+def test_numbers_out_of_range_are_refused(golden: Path, name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"{name} is {value}"):
+        Batcher(golden / "bundle-v1", **{name: value})
 
 
 def test_the_encoder_it_opened_is_closed_with_it(golden: Path, tiny: Encoder) -> None:
     with Batcher(golden / "bundle-v1") as batcher:
         future = batcher.submit(sentences(50))
     assert future.result(0).shape == (50, 32)
-    with pytest.raises(WhitenError, match="closed"):
-        batcher.submit("a")
-    with pytest.raises(WhitenError, match="closed"):
-        batcher.encoder.encode("a")
+    for closed in (batcher.submit, batcher.encoder.encode):
+        with pytest.raises(ClosedError):
+            closed("a")
     with Batcher(tiny) as borrowing:
         pass
     assert borrowing.encoder.encode("a").shape == (32,)
-
-
-def test_an_encoder_closed_meanwhile_fails_requests_with_one_line(golden: Path) -> None:
-    encoder = Encoder(golden / "bundle-v1")
-    with Batcher(encoder) as batcher:
-        request = batcher._queue.request("a")
-        encoder.close()
-        batcher._queue.put(request, lambda done: None)
-        until(lambda: request.finished)
-        assert "this encoder was closed" in str(request.error)
-        with pytest.raises(WhitenError, match="this encoder was closed"):
-            batcher.submit("a")
 
 
 def test_a_deadline_that_passed_is_told(held: tuple[Batcher, FakeRunner, "Future[Any]"]) -> None:
@@ -209,10 +183,9 @@ def test_a_deadline_that_passed_is_told(held: tuple[Batcher, FakeRunner, "Future
     time.sleep(0.05)
     runner.open.set()
     for future in late:
-        with pytest.raises(DeadlineExceededError, match="not computed within"):
+        with pytest.raises(DeadlineExceededError) as caught:
             future.result(60)
-        with pytest.raises(TimeoutError):
-            future.result(60)
+        assert isinstance(caught.value, TimeoutError)
     assert early.result(60).shape == (3,)
     assert first.result(60).shape == (3,)
     assert runner.texts == 2
@@ -235,32 +208,6 @@ def test_a_cancelled_future_is_not_computed_and_ends_for_whoever_waits(tiny: Enc
         assert not futures[50].cancel()
 
 
-def test_more_than_may_wait_is_refused_before_it_is_tokenised(tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    (row,) = token_ids(tiny, ["word"])
-    monkeypatch.setattr("whiten_serving.scheduler.MAX_QUEUE_TOKENS", 6 * len(row))
-    with holding(Batcher(tiny, lanes=1)) as (batcher, runner, first):
-        with pytest.raises(TooManyTokensError) as too_many:
-            batcher.submit([f"word {number}" for number in range(4)])  # though next to nothing waits
-        assert too_many.value.limit == 3 * len(row)
-        runner.open.set()
-        first.result(60)
-        runner.open.clear()
-        texts = batcher.submit(["word"] * 100)  # equal texts are computed once
-        while batcher.stats().counted.rejected < 2:
-            try:
-                batcher.submit("word")
-            except OverloadedError as error:
-                assert error.retry_after >= 0
-        monkeypatch.setattr(Embedder, "tokenize", None)
-        with pytest.raises(OverloadedError):
-            batcher.submit(["word"] * 100)
-        monkeypatch.undo()
-        runner.open.set()
-        assert texts.result(60).shape == (100, 3)
-        until(lambda: not batcher.stats().lanes_busy and not batcher.stats().queue_tokens)
-        assert batcher.submit("a").result(60).shape == (3,)
-
-
 def test_a_callback_may_submit_and_close(tiny: Encoder) -> None:
     batcher = Batcher(tiny)
     nested: list[Future[Any]] = []
@@ -275,7 +222,7 @@ def test_a_callback_may_submit_and_close(tiny: Encoder) -> None:
 @pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
 @pytest.mark.parametrize("kind", [Batcher, AsyncEncoder])
 def test_neither_can_be_pickled(tiny: Encoder, kind: Any, way: Callable[[Any], object]) -> None:
-    with pytest.raises(UsageError, match=f"an? {kind.__name__} has threads, which cannot be pickled"):
+    with pytest.raises(UsageError, match=kind.__name__):
         way(kind(tiny))
 
 
@@ -298,9 +245,9 @@ def test_a_forked_child_is_told_to_make_its_own(tiny: Encoder, monkeypatch: pyte
         with monkeypatch.context() as forked:
             forked.setattr("os.getpid", lambda: -1)
             for texts in ("a", []):
-                with pytest.raises(WhitenError, match="before this process was forked; make one in each process"):
+                with pytest.raises(ClosedError):
                     batcher.submit(texts)
-            batcher._queue.scheduler.close()  # it has none of the parent's threads, and waits for none
+
         assert batcher.submit("a").result(30).shape == (32,)
 
 
@@ -325,21 +272,3 @@ def test_equal_texts_of_a_call_are_computed_once(tiny: Encoder) -> None:
     with Batcher(tiny) as batcher:
         assert worst(batcher.submit(texts).result(60), tiny.encode(texts)) <= SMALL
         assert batcher.stats().counted.texts == 3
-
-
-def test_a_text_without_a_vector_is_named_by_its_index_in_the_call(tiny: Encoder) -> None:
-    with Batcher(tiny, lanes=1) as batcher:
-        (lost,) = token_ids(tiny, ["lost"])
-        runner = FakeRunner()
-        run = runner.run_batch
-
-        def run_batch(ids: Any, *arguments: Any, **named: Any) -> Any:
-            vectors = run(ids, *arguments, **named)
-            vectors[[row == lost for row in ids]] = np.nan
-            return vectors
-
-        runner.run_batch = run_batch  # type: ignore[method-assign]
-        batcher._queue.runner = runner
-        error = batcher.submit(["a", "a", "b", "lost", "a", "lost"]).exception(60)
-    assert isinstance(error, NoVectorError)
-    assert sorted(error.failures) == [3, 5]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from whiten_serving.fairness import FairExecutor, Share, Turns, pieces
@@ -68,31 +68,6 @@ def test_greedy_clients_have_a_share_each(count: int, size: int, limit: int) -> 
     assert not share.admits("newcomer", (limit - share.total) // 2 + 1)
 
 
-amounts = st.lists(st.tuples(st.sampled_from(["a", "b", "c", "d", ""]), st.integers(0, 60), st.booleans()), max_size=60)
-"""Clients, what they want, and whether the amount is given back before that of the next one is taken."""
-
-
-@given(st.integers(0, 200), amounts)
-def test_a_newcomer_finds_all_that_is_left(limit: int, amounts: list[tuple[str, int, bool]]) -> None:
-    share, held = Share(limit), list[tuple[str, int]]()
-    for client, amount, gives_back in amounts:
-        if share.admits(client, amount):
-            share.add(client, amount)
-            held.append((client, amount))
-            own = sum(some for name, some in held if name == client)
-            assert own <= limit - share.total or not client  # at most as much as is left for the others
-        if gives_back and held:
-            name, some = held.pop(0)
-            share.add(name, -some)
-        assert share.total == sum(some for _, some in held) <= limit
-        assert share.admits("newcomer", (limit - share.total) // 2)
-        assert share.admits("", limit - share.total)
-    for name, some in held:
-        share.add(name, -some)
-    assert share.total == 0
-    assert not share._held
-
-
 class Reading:
     """An executor of one thread, which is held until `work` is called; notes which items it runs."""
 
@@ -132,24 +107,6 @@ def reading(test: Callable[[Reading], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(run())
 
 
-sizes = st.lists(st.integers(1, 3 * TURN), min_size=1, max_size=12)
-
-
-@settings(max_examples=30)
-@given(st.lists(sizes, min_size=1, max_size=5), st.integers(1, 3 * TURN))
-def test_an_item_waits_for_a_turn_of_each_other_client(others: list[list[int]], size: int) -> None:
-    async def test(reader: Reading) -> None:
-        tasks = [await reader.add(str(name), size) for name, items in enumerate(others) for size in items]
-        tasks.append(await reader.add("single", size))
-        await reader.work(*tasks)
-        before = reader.order[: reader.order.index("single")]
-        for name, items in enumerate(others):
-            assert sum(items[: max(0, before.count(str(name)) - 1)]) < TURN
-            assert reader.order.count(str(name)) == len(items)
-
-    reading(test)
-
-
 def test_items_that_were_cancelled_cost_nothing() -> None:
     async def test(reader: Reading) -> None:
         gone = [await reader.add("a", 9 * TURN) for _ in range(5)]
@@ -159,24 +116,6 @@ def test_items_that_were_cancelled_cost_nothing() -> None:
         await asyncio.wait(gone)
         await reader.work(*tasks)
         assert reader.order == list("aabb")
-
-    reading(test)
-
-
-def test_an_exception_reaches_its_caller_and_no_thread_ends() -> None:
-    async def test(reader: Reading) -> None:
-        def fail(error: BaseException) -> None:
-            raise error
-
-        errors = [ValueError("a"), MemoryError("b")]
-        tasks = [asyncio.create_task(reader.executor.run("a", 1, fail, error)) for error in errors]
-        await asyncio.sleep(0)
-        last = await reader.add("b", 1)
-        await reader.work(last)
-        for task, error in zip(tasks, errors, strict=True):
-            with pytest.raises(type(error)):
-                await task
-        assert reader.order == ["b"]
 
     reading(test)
 

@@ -1,24 +1,18 @@
 """Models of different numbers of workers on one scheduler: which batches run at once, and on how many threads."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from support.corpus import sentences
 from support.lanes import Opened, request_of
 from support.runners import Clock, FakeRunner
 from support.server import until
-from support.vectors import worst
 from whiten import Encoder
-from whiten_runtime.bundle.graph import OUTPUT
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.engine import Engine
-from whiten_serving import AsyncEncoder
 from whiten_serving.http.models import make_scheduler
 from whiten_serving.requests import Request
 from whiten_serving.scheduler import Scheduler
@@ -48,50 +42,6 @@ def submit(scheduler: Scheduler, runner: Engine, *lengths: int) -> Request:
 
 def running(*runners: FakeRunner) -> list[int]:
     return [len(runner.batches) for runner in runners]
-
-
-@pytest.mark.parametrize("threads", [4, 8])
-def test_a_model_of_one_worker_leaves_the_other_lanes_to_others(opened: Opened, runner_of: Held, threads: int) -> None:
-    lookup, deep = runner_of(1), runner_of(threads)
-    scheduler = opened(threads)
-    for _ in range(3 * threads):
-        submit(scheduler, lookup, 16)
-    for _ in range(3 * threads):
-        submit(scheduler, deep, 16)
-    until(lambda: running(lookup, deep) == [1, threads - 1])
-    assert scheduler.stats().lanes_busy == threads
-    deep.open.set()
-    until(lambda: running(lookup, deep) == [1, 3 * threads])  # though texts of the other model are older
-    until(lambda: scheduler.stats().lanes_busy == 1)
-    lookup.open.set()
-    until(lambda: running(lookup, deep) == [3 * threads, 3 * threads])
-    until(lambda: scheduler.stats().lanes_busy == 0)
-    assert (scheduler.stats().queue_tokens, scheduler.stats().queue_requests) == (0, 0)
-
-
-def test_a_lane_goes_to_the_model_that_has_had_less_time(opened: Opened, runner_of: Held) -> None:
-    lookup, deep, scheduler = runner_of(1), runner_of(2), opened(2)
-    submit(scheduler, lookup, 16)
-    until(lambda: running(lookup) == [1])
-    older = submit(scheduler, lookup, 16)
-    submit(scheduler, deep, 16)
-    until(lambda: running(lookup, deep) == [1, 1])
-    younger = submit(scheduler, deep, 16)
-    lookup.open.set()
-    until(lambda: running(lookup, deep) == [1, 2])
-    deep.open.set()
-    until(lambda: older.result is not None and younger.result is not None)
-    assert younger.started <= older.started
-
-
-def test_batches_have_the_budget_of_their_model(opened: Opened, runner_of: Held) -> None:
-    scheduler = opened(2)
-    for budget, size in ((8, 2), (64, 16)):
-        runner = runner_of(2, budget, split=False)
-        runner.open.set()
-        submit(scheduler, runner, *[4] * 48)
-        until(lambda: sum(len(ids) for ids, _ in runner.batches) == 48)  # noqa: B023
-        assert {len(ids) for ids, _ in runner.batches} == {size}
 
 
 @pytest.mark.parametrize(("split", "sizes"), [(True, {5}), (False, {10})])
@@ -150,29 +100,3 @@ def test_models_share_as_many_lanes_as_the_one_with_the_most_workers_has(golden:
     with Encoder(golden / "bundle-v1", threads=1) as single, Encoder(golden / "bundle-v1", threads=3) as several:
         for encoders in ([single, several], [several, single]):
             assert make_scheduler(encoders, Settings()).lanes == 3
-
-
-def test_two_lanes_of_many_threads_compute_on_all_of_them(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each lane alone would compute in one thread."""
-    wide, run = [], Engine.run_batch
-
-    def seen(
-        self: Engine, ids: Any, prompt_tokens: int = 0, outputs: Any = (OUTPUT,), side_by_side: bool = False
-    ) -> Any:
-        wide.append(not side_by_side)
-        return run(self, ids, prompt_tokens, outputs, side_by_side)
-
-    monkeypatch.setattr(Engine, "run_batch", seen)
-    texts = list(sentences(300))
-
-    async def embed(encoder: Encoder) -> list[np.ndarray]:
-        async with AsyncEncoder(encoder, lanes=2) as shared:
-            return await asyncio.gather(*(shared.encode(texts[place::16]) for place in range(16)))
-
-    with Encoder(golden / "bundle-v1", threads=16) as encoder:
-        expected = encoder.encode(texts)
-        wide.clear()
-        for place, vectors in enumerate(asyncio.run(embed(encoder))):
-            assert worst(vectors, expected[place::16]) <= 1e-5
-    assert len(wide) > 2
-    assert all(wide)

@@ -74,35 +74,6 @@ def test_two_hundred_bodies_of_32_mb(server: RunningServer) -> None:
     assert server.call("POST", "/v1/embeddings", json.loads(LARGE)).status_code == 200, "nothing was given back"
 
 
-def test_two_hundred_clients_that_take_no_answer(golden: Path) -> None:
-    """In a pod with the limits of examples/serving/kubernetes."""
-    body = json.dumps({"input": ["a"] * 2048}).encode()
-
-    async def stay(address: tuple[str, int]) -> asyncio.StreamWriter:
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, address)
-        _, writer = await asyncio.open_connection(sock=sock, limit=1)
-        writer.write(HEAD % len(body) + body)
-        return writer
-
-    async def run(server: RunningServer) -> Counter[int]:
-        staying = [await stay(server.address) for _ in range(200)]
-        await asyncio.sleep(10)
-        found = Counter([await status(server.address, SMALL) for _ in range(20)])
-        for writer in staying:
-            writer.transport.abort()
-        return found
-
-    with RunningServer(golden / "bundle-v1", "--log", "off") as server:
-        assert asyncio.run(asyncio.wait_for(run(server), 300)) == {200: 20}
-        lines = Path(f"/proc/{server.process.pid}/status").read_text("ascii").splitlines()
-        (peak,) = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
-        assert peak <= 512_000, f"{peak // 1000} MB were resident"
-        until(lambda: "\nwhiten_in_flight_bytes 0.0" in server.call("GET", "/metrics").text)
-
-
 REQUESTS = 20_000
 """Requests of all clients, which take some 20 s. With 200,000 it is three minutes, and the same is found."""
 

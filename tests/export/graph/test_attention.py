@@ -14,7 +14,6 @@ from support.families import MAX_LENGTH, WIDENED, WIDENED_LAYERS
 from support.graphs import default_session, traced_layers
 from whiten_export.graph import attention as lowering
 from whiten_export.graph.attention import Window, attentions, lower_attention
-from whiten_runtime.bundle import manifest as records
 
 ALL, CAUSAL = Window(None, None), Window(None, 0)
 NEAR = Window(8, 8)
@@ -105,10 +104,3 @@ def test_attentions_of_other_kinds_stay_as_they_are(
     assert not attentions(model)
     assert lower_attention(model, MAX_LENGTH) == WIDENED_LAYERS
     assert worst(model, load(family), (MAX_LENGTH, 5)) < 1e-5
-
-
-def test_texts_whose_memory_is_not_counted_are_computed_at_once(trace: Callable[[str], ir.Model]) -> None:
-    model = trace("bert")
-    lower_attention(model, records.SHORT + 1)
-    (long,) = (node for node in model.graph if node.op_type == "Greater")
-    assert long.inputs[1].const_value.numpy() == records.SHORT

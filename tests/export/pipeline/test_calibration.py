@@ -30,7 +30,6 @@ def test_int8_without_a_whitening_is_calibrated_on_the_corpus(
         ((*INT8[:4], "--corpus", "a.txt"), "corpus"),
         ((*INT8[:4], "--max-sentences", "10"), "max-sentences"),
         ((*INT8, "--prompt-name", "query"), "prompt-name"),
-        ((*INT8, "--column", "text"), "column"),
         ((*INT8, "--corpus", "absent.txt"), "absent.txt"),
     ],
 )

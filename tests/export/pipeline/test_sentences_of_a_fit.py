@@ -69,16 +69,3 @@ def test_statistics_give_the_bundle_that_their_corpus_gives(
             found.append(contents(new))
             assert (whitening_of(new).n_samples, whitening_of(new).shrinkage) == (400, shrinkage)
         assert found[0] == found[1]
-
-
-def test_few_sentences_are_warned_of_where_the_map_rescales(words: Path, bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "few.txt").write_text("".join(f"{text}\n" for _, text in builtin_sentences()[: 9 * WIDTH]), "utf-8")
-    few = ("--corpus", tmp_path / "few.txt", "--whitening")
-    for command, warned in (
-        (("export", words, *few, "pca"), True),
-        (("refit", bundle, *few, "pca"), True),
-        (("refit", bundle, *few, "centre"), False),
-    ):
-        said = ok(*command, "--out", tmp_path / "b", "--force").stderr
-        assert (f"{9 * WIDTH} sentences for {WIDTH} dimensions are few" in said) == warned, command
-        assert (BUILTIN_CORPUS in said) == warned, command

@@ -49,18 +49,8 @@ def test_a_network_is_read_by_the_class_that_wrote_it(
             parameter.add_(torch.randn_like(parameter) * 0.2)
     (folder / "model.safetensors").unlink()
     made.save_pretrained(folder)
-    ok(
-        "export",
-        str(folder),
-        "--layers",
-        "1,2",
-        "--whitening",
-        "none",
-        "--out",
-        tmp_path / "bundle",
-        "--max-length",
-        "32",
-    )
+    options = ("--layers", "1,2", "--whitening", "none", "--max-length", "32")
+    ok("export", folder, *options, "--out", tmp_path / "bundle")
     network = _class(config, name).from_pretrained(folder).eval()
     network = network.get_encoder() if kind == "t5" else network
     with Encoder(tmp_path / "bundle") as encoder:

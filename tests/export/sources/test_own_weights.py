@@ -49,10 +49,7 @@ class OwnModel(BertModel):
 FREQUENCIES = "1.0 / 10000 ** (torch.arange(width) / width)"
 VARIANTS = {
     "frequencies": (FREQUENCIES, "Scale(config.hidden_size)"),
-    "nested": (FREQUENCIES, "nn.Sequential(Scale(config.hidden_size))"),
     "by config": ("torch.full((width,), 0.5)", "Scale(config.intermediate_size // 2)"),
-    "double": (f"({FREQUENCIES}).double().float()", "Scale(config.hidden_size)"),
-    "ones": ("torch.ones(width)", "Scale(config.hidden_size)"),
 }
 
 
@@ -156,16 +153,8 @@ def test_weights_that_cannot_be_compared_with_the_file_are_refused(
     path = overwriting / "model.safetensors"
     older = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): one for name, one in load_file(path).items()}
     save_file(older, path, {"format": "pt"})
-    with pytest.raises(WhitenError, match="3 weights, such as 'embeddings.LayerNorm.weight', "):
+    with pytest.raises(WhitenError, match="3 weights, such as 'embeddings.LayerNorm.weight'"):
         loaded(overwriting)
-
-
-@pytest.mark.slow
-def test_an_export_compares_with_the_weights_of_the_file(overwriting: Path, tmp_path: Path) -> None:
-    write_modules(overwriting, "Transformer", "Pooling")
-    write_json(overwriting / "1_Pooling" / "config.json", {"pooling_mode": "mean", "word_embedding_dimension": 32})
-    result = ok("export", overwriting, "--trust-remote-code", "--out", tmp_path / "out")
-    assert "equals sentence-transformers" in result.stderr + result.stdout
 
 
 def loaded(folder: Path) -> nn.Module:
@@ -222,5 +211,13 @@ def test_code_that_cannot_be_run_twice_is_refused(folder: Path, monkeypatch: pyt
         raise RuntimeError("only once")
 
     monkeypatch.setattr(type(network), "__init__", fail)
-    with pytest.raises(WhitenError, match="OwnModel has constants that its files do not store, .* only once"):
+    with pytest.raises(WhitenError, match="OwnModel .* only once"):
         restore_buffers(network)
+
+
+@pytest.mark.slow
+def test_an_export_compares_with_the_weights_of_the_file(overwriting: Path, tmp_path: Path) -> None:
+    write_modules(overwriting, "Transformer", "Pooling")
+    write_json(overwriting / "1_Pooling" / "config.json", {"pooling_mode": "mean", "word_embedding_dimension": 32})
+    result = ok("export", overwriting, "--trust-remote-code", "--out", tmp_path / "out")
+    assert "equals sentence-transformers" in result.stderr + result.stdout

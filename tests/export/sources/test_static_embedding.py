@@ -9,14 +9,12 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from safetensors import safe_open
 from tokenizers import Tokenizer
 
 from support.checkpoints import write_json, write_modules, write_tensors
 from support.cli import ok
 from support.vocabularies import wordpiece
 from whiten import Encoder, WhitenError
-from whiten_export.sources.model import TableReference
 from whiten_export.sources.open_model import choose_max_seq_length, open_model
 from whiten_export.sources.resolve import resolve
 from whiten_export.sources.tables import StaticEmbedding
@@ -71,22 +69,9 @@ def test_truncation_of_the_tokenizer_is_kept(made: Made, side: str) -> None:
         assert tokenizer.own_ids(TEXTS[-1:], length) == [kept]
 
 
-def test_the_graph_and_the_reference_look_up_the_same_rows(made: Made) -> None:
-    model = opened(made())
-    hidden = model.hidden_states((0,), "mean")
-    graph = ir.Model(hidden.model.graph, ir_version=10)
-    graph.graph.outputs[:] = list(hidden.states)
-    session = onnxruntime.InferenceSession(ir.to_proto(graph).SerializeToString(), providers=["CPUExecutionProvider"])
-    ids, mask = np.array([[5, 6, 7], [8, 0, 0]]), np.array([[1, 1, 1], [1, 0, 0]])
-    (states,) = session.run([hidden.states[0].name], {"input_ids": ids, "attention_mask": mask})
-    pooled = model.reference((0,), "mean").pooled(ids, mask)
-    np.testing.assert_allclose(pooled[0], [states[0].mean(axis=0), states[1, 0]], rtol=1e-6)
-    assert (model.record.model_type, model.record.hidden_size, model.record.num_hidden_layers) == ("static", WIDTH, 0)
-
-
 def test_a_table_with_too_few_rows_is_refused(made: Made) -> None:
     folder = made(rows=50)
-    with pytest.raises(WhitenError, match=r"its tokenizer has ids up to \d+, but the embeddings have 50 rows;"):
+    with pytest.raises(WhitenError, match="50 rows"):
         open_model(resolve(str(folder)))
 
 
@@ -96,7 +81,7 @@ def test_a_broken_or_missing_tokenizer_is_refused_in_one_line(made: Made, conten
     (folder / "tokenizer.json").unlink()
     if content is not None:
         (folder / "tokenizer.json").write_bytes(content)
-    with pytest.raises(WhitenError, match=r"tokenizer\.json: cannot be read|has no tokenizer") as caught:
+    with pytest.raises(WhitenError, match="tokenizer") as caught:
         opened(folder)
     assert "\n" not in str(caught.value)
 
@@ -147,10 +132,8 @@ def test_a_folder_of_model2vec_alone_gives_its_vectors(kind: str, tmp_path: Path
     np.testing.assert_allclose(got, theirs, atol=1e-3 if kind == "float16" else 1e-5, rtol=1e-6)
 
 
-@pytest.mark.parametrize("truncation", [None, {"max_length": 4}, {"max_length": 4, "direction": "left"}])
-@pytest.mark.parametrize(
-    ("settings", "length"), [({}, 512), ({"max_length": 6}, 6), ({"max_length": None}, 8192), ({"max_length": 3}, 3)]
-)
+@pytest.mark.parametrize("truncation", [None, {"max_length": 4, "direction": "left"}])
+@pytest.mark.parametrize(("settings", "length"), [({}, 512), ({"max_length": None}, 8192), ({"max_length": 3}, 3)])
 def test_model2vec_cuts_by_its_config_and_from_the_right(
     tmp_path: Path, truncation: dict[str, Any] | None, settings: dict[str, Any], length: int
 ) -> None:
@@ -166,26 +149,6 @@ def test_model2vec_cuts_by_its_config_and_from_the_right(
     ids = tokenizer.encode("one two three four five", add_special_tokens=False).ids
     assert model.tokenizer.truncation_side == "right"
     assert model.tokenizer.own_ids(["one two three four five"], length) == [ids[:length]]
-
-
-@pytest.mark.slow
-def test_a_table_for_texts_of_any_length_says_at_which_they_are_cut(made: Made, tmp_path: Path) -> None:
-    assert (
-        "cuts no text of it; here texts are cut to 8192 tokens"
-        in ok("export", made(), "--out", tmp_path / "whole").stderr
-    )
-    limited = made(change=lambda own: own.enable_truncation(16))
-    assert "cuts no text" not in ok("export", limited, "--out", tmp_path / "cut").stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_a_table_takes_a_length_that_is_asked_for(made: Made, side: str, tmp_path: Path) -> None:
-    folder = made(change=lambda own: own.enable_truncation(40, direction=side))
-    ok("export", folder, "--max-length", 9, "--out", tmp_path / "b")
-    with Encoder(tmp_path / "b") as encoder:
-        assert (encoder.max_seq_length, encoder.manifest.truncation_side) == (9, side)
-        assert encoder.manifest.published is not None
 
 
 def test_with_modules_json_unknown_tokens_count_as_in_sentence_transformers(made: Made, tmp_path: Path) -> None:
@@ -210,28 +173,14 @@ def test_a_table_with_and_without_unknown_tokens_is_two_networks(tmp_path: Path)
     assert opened(alone).record.network_sha256 == one.network_sha256
 
 
-@pytest.mark.parametrize(
-    ("text", "unknown", "cosine"),
-    [
-        ("good morning", 0, 1.0),
-        ("good morning 🙂", 1, 0.826),
-        ("The price is 5 € for each of the ten tickets 🎫 that we bought.", 1, 0.986),
-    ],
-)
-def test_leaving_unknown_tokens_out_changes_vectors_as_the_page_says(
-    minilm_checkpoint: Path, text: str, unknown: int, cosine: float
-) -> None:
-    tokenizer = Tokenizer.from_file(str(minilm_checkpoint / "tokenizer.json"))
-    tokenizer.no_padding()
-    with safe_open(minilm_checkpoint / "model.safetensors", "numpy") as file:
-        table = file.get_tensor("embeddings.word_embeddings.weight")
-    ids, left_out = tokenizer.encode(text, add_special_tokens=False).ids, tokenizer.token_to_id("[UNK]")
-    assert ids.count(left_out) == unknown
-    row = np.array([ids])
-    counted, alone = (
-        TableReference(table, "mean", weights).pooled(row, np.ones_like(row))[0, 0]
-        for weights in (None, (np.arange(len(table)) != left_out).astype(np.float64))
-    )
-    assert counted @ alone / np.linalg.norm(counted) / np.linalg.norm(alone) == pytest.approx(cosine, abs=5e-4)
-    page = (Path(__file__).parents[3] / "docs" / "howto" / "vectors-differ.md").read_text("utf-8")
-    assert f"{cosine:.3f}".lstrip("0") in page
+def test_the_graph_and_the_reference_look_up_the_same_rows(made: Made) -> None:
+    model = opened(made())
+    hidden = model.hidden_states((0,), "mean")
+    graph = ir.Model(hidden.model.graph, ir_version=10)
+    graph.graph.outputs[:] = list(hidden.states)
+    session = onnxruntime.InferenceSession(ir.to_proto(graph).SerializeToString(), providers=["CPUExecutionProvider"])
+    ids, mask = np.array([[5, 6, 7], [8, 0, 0]]), np.array([[1, 1, 1], [1, 0, 0]])
+    (states,) = session.run([hidden.states[0].name], {"input_ids": ids, "attention_mask": mask})
+    pooled = model.reference((0,), "mean").pooled(ids, mask)
+    np.testing.assert_allclose(pooled[0], [states[0].mean(axis=0), states[1, 0]], rtol=1e-6)
+    assert (model.record.model_type, model.record.hidden_size, model.record.num_hidden_layers) == ("static", WIDTH, 0)

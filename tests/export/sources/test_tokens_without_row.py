@@ -68,8 +68,7 @@ def test_bundle_embeds_texts_with_such_a_token(tmp_path: Path, precision: str) -
     ok("export", folder, "--out", tmp_path / "before", *options)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
     tokenizer.save_pretrained(folder)
-    said = ok("export", folder, "--out", tmp_path / "after", *options).stderr
-    assert "no row for 1 of the tokenizer's special tokens, such as '<image>'" in said
+    assert "'<image>'" in ok("export", folder, "--out", tmp_path / "after", *options).stderr
     texts = ["fine", "see <image> here", "<image>", "fine"]
     with Encoder(tmp_path / "before") as before, Encoder(tmp_path / "after") as after:
         np.testing.assert_array_equal(after.encode(texts), before.encode(texts))

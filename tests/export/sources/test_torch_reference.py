@@ -47,8 +47,3 @@ def test_a_text_that_fails_lets_the_others_go_on() -> None:
     thread.start()
     thread.join(60)
     assert done.is_set()
-
-
-def test_the_name_says_the_precision() -> None:
-    reference = TorchReference(family_network("bert"), EVERY, "mean", known_code=True)
-    assert reference.name == f"torch {torch.__version__}, float32"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from whiten_runtime.errors import BundleError, ClosedError, TextError, UsageError
+from whiten_runtime.errors import BundleError, ClosedError, TextError
 from whiten_serving import DeadlineExceededError, OverloadedError, TooManyTokensError
 from whiten_serving.http.errors import PROBLEMS, ApiError, of_answer, of_request
 
@@ -18,13 +18,10 @@ def test_statuses_that_clients_try_again_are_those_that_may_help() -> None:
     ("error", "code", "status"),
     [
         (TextError("texts[1] is None"), "invalid_type", 400),
-        (UsageError("this bundle stores no moments"), "unsupported_value", 400),
-        (OverloadedError("too many requests", 7.4), "queue_full", 429),
         (DeadlineExceededError("not computed within 1 s"), "deadline", 504),
         (TooManyTokensError("the request has 9 tokens, and 8 is the limit", 8), "too_many_tokens", 413),
         (ClosedError("the batcher is closed; create a new one"), "draining", 503),
         (BundleError("/srv/closed-beta/b/model.onnx: is damaged"), "engine", 500),
-        (BundleError("the bundle's tokenizer fails"), "engine", 500),
         (RuntimeError("[ONNXRuntimeError] : 6 :\n RUNTIME_EXCEPTION"), "engine", 500),
         (MemoryError(), "engine", 500),
     ],

@@ -1,6 +1,6 @@
 """GET /openapi.json: bodies are those that are decoded, answers and errors are as described, clients can read it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,13 +9,9 @@ from jsonschema import Draft202012Validator
 from support.asgi import ROUTES, asked
 from whiten_serving.http import ollama
 from whiten_serving.http.app import ENDPOINTS, all_paths
-from whiten_serving.http.documents import types_of
-from whiten_serving.http.errors import PROBLEMS
-from whiten_serving.http.service import Service
 
 NAMES = {"model": "tiny", "deployment": "tiny", "id": "tiny"}
 PLACES = [pytest.param(path, endpoint, id=f"{endpoint.method} {path}") for path, endpoint in all_paths()]
-POSTS = [case for case in PLACES if case.values[1].method == "POST"]
 BODIES: dict[Any, Any] = {
     route.handler: ROUTES[route.path] for route in ENDPOINTS if route.path in ROUTES and route.method == "POST"
 }
@@ -76,43 +72,15 @@ def examples(described: dict[str, Any], operation: dict[str, Any]) -> Iterator[d
                 yield {field: example}
 
 
-@pytest.mark.parametrize(("path", "endpoint"), POSTS)
-def test_bodies_are_decoded_with_the_types_that_are_described(
-    app: Any, described: dict[str, Any], monkeypatch: pytest.MonkeyPatch, path: str, endpoint: Any
-) -> None:
-    used: list[type] = []
-    read_body: Callable[..., Any] = Service.read
-
-    async def read(self: Service, request: Any, call: Any, decoder: Any) -> Any:
-        used.append(decoder.type)
-        return await read_body(self, request, call, decoder)
-
-    monkeypatch.setattr(Service, "read", read)
-    asked(app, "POST", path.format(**NAMES), {})
-    kinds = types_of(endpoint, "request")
-    assert used == [kinds[0]]
-    content = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]
-    references = [one["$ref"] for one in content["schema"].get("anyOf", [content["schema"]])]
-    assert references == [f"#/components/schemas/{kind.__name__}" for kind in kinds]
-    for kind in kinds:
-        schema = described["components"]["schemas"][kind.__name__]
-        assert list(schema["properties"]) == list(kind.__struct_fields__)
-        assert "additionalProperties" not in schema
-
-
 @pytest.mark.parametrize(
     ("path", "body", "headers", "status"),
     [
         ("/v1/embeddings", {}, {}, 400),
-        ("/v1/embeddings", {"input": []}, {}, 400),
         ("/v1/embeddings", {"input": ["a"] * 5}, {}, 413),
-        ("/v1/embeddings", {"input": "a"}, {"content-encoding": "gzip"}, 415),
         ("/v1/embeddings", {"input": "a"}, {"x-timeout-ms": "0"}, 504),
         ("/embed", {"inputs": 3}, {}, 422),
         ("/models/{model}/embed", {"inputs": ["a"] * 5}, {}, 413),
-        ("/tokenize", {"inputs": "a" * 200_000}, {}, 413),
         ("/api/embed", {"input": 3}, {}, 400),
-        ("/api/embeddings", {"prompt": ["a"]}, {}, 400),
     ],
 )
 def test_errors_have_the_shape_and_the_code(
@@ -124,12 +92,6 @@ def test_errors_have_the_shape_and_the_code(
     check(described, operation, answer)
     error = answer.json()["error"]
     assert isinstance(error, str) or error["code"] in operation["responses"][str(status)]["description"]
-
-
-def test_every_error_code_is_listed(described: dict[str, Any]) -> None:
-    assert described["components"]["schemas"]["OpenAIErrorDetail"]["properties"]["code"]["enum"] == list(PROBLEMS)
-    told = " ".join(one["description"] for one in described["paths"]["/embed"]["post"]["responses"].values())
-    assert [code for code in PROBLEMS if code not in told] == ["unknown_path", "method_not_allowed"]
 
 
 def test_keys_and_the_path_in_front_are_described(app_with: Any) -> None:

@@ -3,54 +3,32 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.asgi import FIELDS, ask, asked, metric, until
-from support.vectors import token_ids
+from support.asgi import FIELDS, ask, asked, until
+from support.bundles import add_token_without_row, copy_bundle
+from support.loads import leave
+from support.timed import write_broken_bundle
 from whiten import Encoder
-from whiten_runtime.errors import NoVectorError, RunError
 from whiten_serving import AsyncEncoder
 
 TEXT = "word " * 40
 
 
-async def leave(app: Callable[..., Any], path: str, parts: Iterable[bytes], gone: asyncio.Event) -> list[Any]:
-    """Send a request, and go at an event after its body; return what the application sent all the same."""
-    left, sent = list(parts), []
-
-    async def receive() -> dict[str, Any]:
-        if left:
-            body = left.pop(0)
-            return {"type": "http.request", "body": body, "more_body": bool(left)}
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": "POST", "path": path, "root_path": "", "query_string": b"", "headers": []}
-    await app(scope, receive, send)
-    return sent
-
-
 class Gate:
-    """Holds batches back until it is opened, and counts those that ran."""
+    """Holds batches back until it is opened."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run
         self._open = threading.Event()
-        self.texts = 0
-        self.fails: Callable[[Any], bool] = lambda ids: False
 
-    def __call__(self, ids: Any, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         assert self._open.wait(60)
-        self.texts += len(ids)
-        if self.fails(ids):
-            raise RuntimeError("the graph failed on a secret")
-        return self._run(ids, *arguments, **named)
+        return self._run(*arguments, **named)
 
     def open(self) -> None:
         self._open.set()
@@ -110,60 +88,36 @@ def test_callers_that_go_are_counted(gated: Any, caplog: pytest.LogCaptureFixtur
         first = asyncio.create_task(ask(app, "POST", "/v1/embeddings", {"input": TEXT}))
         await until(lambda: encoder.stats().lanes_busy == 1)
         gone = asyncio.Event()
-        leaving = asyncio.create_task(leave(app, "/v1/embeddings", [b'{"input": ["a", "b"]}'], gone))
+        leaving = asyncio.create_task(leave(app, {"inputs": ["a", "b"]}, gone))
         await until(lambda: encoder.stats().queue_requests == 1)
         gone.set()
-        assert await leaving == []
+        await leaving
         gate.open()
         assert (await first).status == 200
 
     with caplog.at_level("INFO", "whiten.access"):
         asyncio.run(run())
     assert sum(" 499 " in record.message for record in caplog.records) == 1
-    page = app.state.service.metrics.page().decode()
-    assert 'whiten_requests_total{client="",model="bundle-v1",route="/v1/embeddings",status="499"} 1.0' in page
+    page = asked(app, "GET", "/metrics").body.decode()
+    assert 'whiten_requests_total{client="",model="bundle-v1",route="/embed",status="499"} 1.0' in page
     assert 'whiten_dropped_total{reason="cancelled"} 1.0' in page
 
 
 @pytest.mark.parametrize(("path", "status"), [("/v1/embeddings", 500), ("/embed", 424), ("/api/embed", 500)])
 def test_a_failure_of_the_model_is_answered_and_logged(
-    gated: Any, path: str, status: int, caplog: pytest.LogCaptureFixture
+    golden: Path, tmp_path: Path, path: str, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    encoder, gate = gated
-    gate.fails = lambda ids: True
-    gate.open()
-    answer = asked(encoder.asgi_app(), "POST", path, {FIELDS[path]: "a"})
+    write_broken_bundle(golden / "bundle-v1", tmp_path / "broken")
+    answer = asked(AsyncEncoder(tmp_path / "broken").asgi_app(), "POST", path, {FIELDS[path]: "a"})
     assert (answer.status, "x-should-retry" in answer.headers) == (status, False)
-    assert any("RuntimeError" in str(record.exc_info) for record in caplog.records)
+    assert any(record.exc_info for record in caplog.records)
 
 
-class Fails:
-    """A runner's `run_batch` that gives NaN to one text, or on which onnxruntime fails for this text, in any batch."""
-
-    def __init__(self, runner: Any, bad: list[int], how: str) -> None:
-        self._runner, self._run, self._bad, self._how = runner, runner.run_batch, bad, how
-
-    def __call__(self, ids: Any, *arguments: Any, **named: Any) -> Any:
-        if self._bad in ids and self._how == "fails":
-            error = RunError("onnxruntime failed: a bad gather")
-            raise error if len(ids) > 1 else NoVectorError({0: f"has no vector ({error})"})
-        vectors = self._run(ids, *arguments, **named)
-        vectors[[row == self._bad for row in ids]] = float("nan")
-        return vectors
-
-
-@pytest.mark.parametrize("how", ["fails", "nan"])
-@pytest.mark.parametrize("texts", [["bad"], ["good", "better", "bad", "best"], ["good"] * 40 + ["bad"]])
-def test_a_text_without_a_vector_is_named(
-    gated: Any, how: str, texts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoder, gate = gated
-    gate.open()
-    encoder._queue.scheduler._tokens.limit = 100_000
-    runner, app = encoder._queue.runner, encoder.asgi_app()
-    bad = token_ids(encoder._queue.encoder, ["bad"])[0]
-    monkeypatch.setattr(runner, "run_batch", Fails(runner, bad, how))
-    place = texts.index("bad")
+@pytest.mark.parametrize("texts", [["[bad]"], ["good", "better", "[bad]", "best"], ["good"] * 40 + ["[bad]"]])
+def test_a_text_without_a_vector_is_named(golden: Path, tmp_path: Path, texts: list[str]) -> None:
+    bundle = copy_bundle(golden / "bundle-v1", tmp_path)
+    add_token_without_row(bundle, "[bad]")
+    app, place = AsyncEncoder(bundle).asgi_app(), texts.index("[bad]")
 
     async def run() -> list[Any]:
         paths = [*FIELDS, "/similarity"]
@@ -205,30 +159,6 @@ def test_so_many_requests_at_once(gated: Any, path: str) -> None:
 
     asyncio.run(run())
     assert 'whiten_rejected_total{reason="requests"} 1.0' in app.state.service.metrics.page().decode()
-
-
-def test_a_caller_that_goes_in_the_turn_of_its_deadline_is_answered_once(
-    gated: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Both end the request, which must be told of one alone: a second cancellation would leave the application."""
-    from whiten_serving.http.calls import Guarded
-    from whiten_serving.http.errors import ClientGoneError
-
-    encoder, _ = gated
-    app = encoder.asgi_app(timeout=0.3)
-    look = Guarded._look
-
-    def both(guard: Any) -> None:
-        look(guard)
-        if guard._call.remaining <= 0:
-            guard._end(ClientGoneError())
-
-    with pytest.MonkeyPatch.context() as patched, caplog.at_level("INFO", "whiten.access"):
-        patched.setattr(Guarded, "_look", both)
-        answer = asyncio.run(ask(app, "POST", "/v1/embeddings", {"input": "a"}))
-    assert (answer.status, answer.json()["error"]["code"]) == (504, "deadline")
-    assert [" 504 " in record.message for record in caplog.records if record.name == "whiten.access"] == [True]
-    assert metric(app, "whiten_in_flight_requests") == 0
 
 
 def test_tokenising_ends_with_its_caller(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:

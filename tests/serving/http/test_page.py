@@ -39,13 +39,6 @@ def test_browsers_get_a_page_that_runs_only_what_is_its_own(app: Any) -> None:
     assert [place for place in places if not re.match(r"#\w+$|data:|(openapi\.json|metrics)$", place)] == []
 
 
-@pytest.mark.parametrize("accept", ["*/*", "application/json", "text/plain", ""])
-def test_programs_get_the_line_as_before(app: Any, accept: str) -> None:
-    answer = asked(app, "GET", "/", headers={"accept": accept})
-    assert answer.headers["content-type"].startswith("text/plain")
-    assert answer.body.startswith(b"whiten ")
-
-
 def test_the_page_can_be_left_out_and_needs_no_key(app_with: Any) -> None:
     assert asked(app_with(page=False), "GET", "/", headers=BROWSER).headers["content-type"].startswith("text/plain")
     keyed = app_with(api_keys=("k",), root_path="/team")

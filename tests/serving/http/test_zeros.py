@@ -54,17 +54,8 @@ def test_zeros_are_counted(encoder: Encoder, path: str, more: dict[str, Any], ca
     ("path", "body", "named"),
     [
         *((path, {field: TEXTS}, f"{field}[0]") for path, field in FIELDS.items()),
-        (
-            "/v1/embeddings",
-            {"input": ["a", "b", UNKNOWN], "precision": "binary", "encoding_format": "float"},
-            "input[2]",
-        ),
+        ("/v1/embeddings", {"input": ["a", "b", UNKNOWN], "precision": "binary"}, "input[2]"),
         ("/v1/embeddings", {"input": f"a {UNKNOWN}", "passages": [[0, 1], [2, 4]]}, "passages[1]"),
-        (
-            "/v1/embeddings",
-            {"input": f"a {UNKNOWN}", "passages": [[0, 1], [2, 4]], "precision": "binary", "encoding_format": "float"},
-            "passages[1]",
-        ),
         ("/api/embeddings", {"prompt": UNKNOWN}, "prompt[0]"),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b", UNKNOWN]}}, "sentences[1]"),
         ("/similarity", {"inputs": {"source_sentence": UNKNOWN, "sentences": ["b"]}}, "source_sentence"),

