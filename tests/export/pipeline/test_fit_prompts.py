@@ -36,6 +36,7 @@ def test_texts_with_the_prompt_come_out_white(fitted: Path) -> None:
     whitening = read_manifest(fitted).whitening
     assert whitening is not None
     assert whitening.prompt_name == "query"
+    assert " with the prompt query" in ok("info", fitted).stdout
     texts = sentences(400)
     with Encoder(fitted) as encoder:
         prompted, plain = (encoder.encode(texts, prompt_name=name).astype(np.float64) for name in ("query", None))
@@ -69,8 +70,17 @@ def test_a_prompt_that_adds_nothing_is_not_recorded(model: Path, corpus_file: Pa
 
 
 @pytest.mark.parametrize(
-    "options", [("--whitening", "pca", "--prompt-name", "nothing"), ("--whitening", "none", "--prompt-name", "query")]
+    ("options", "said"),
+    [
+        (("--whitening", "pca", "--prompt-name", "nothing"), "the prompts of m are: 'document', 'passage', "),
+        (("--whitening", "none", "--prompt-name", "query"), "prompt-name is for fitting a whitening"),
+    ],
 )
-def test_a_name_without_a_use_is_refused(model: Path, options: tuple[str, ...], tmp_path: Path) -> None:
-    refused("export", model, *options, "--out", tmp_path / "b")
+def test_a_name_without_a_use_is_refused(model: Path, options: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    assert said in refused("export", model, *options, "--out", tmp_path / "b")
     assert not (tmp_path / "b").exists()
+
+
+def test_statistics_have_their_own_prompt(fitted: Path, tmp_path: Path) -> None:
+    error = refused("refit", fitted, "--stats", tmp_path / "s", "--prompt-name", "query", "--out", tmp_path / "b")
+    assert "--prompt-name and --max-sentences are for --corpus" in error

@@ -26,7 +26,7 @@ def stored(folder: Path) -> int:
         return sum(int(np.prod(file.get_slice(name).get_shape())) for name in file.keys())  # noqa: SIM118
 
 
-@pytest.mark.parametrize("family", ["bert", "albert", "llama", "t5"])
+@pytest.mark.parametrize("family", ["bert", "albert", "llama", "mpnet", "t5", "xlm"])
 def test_weights_are_counted_by_the_config(checkpoint: Callable[[str], Path], family: str) -> None:
     folder = checkpoint(family)
     model = open_model(resolve(str(folder)))

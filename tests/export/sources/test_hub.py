@@ -79,6 +79,7 @@ ROUTES = {
 TOKENIZERS = PLAIN | dict.fromkeys(
     ("source.spm", "qwen.tiktoken", "bpe.codes", "prophetnet.tokenizer", "vocab.bpe", "spiece.model"), b"words"
 )
+OF_SETTINGS = ("config.json", "model.safetensors.index.json")
 RENAMED = PLAIN | {
     "config.json": b'{"model_type": "bert", "transformers_weights": "mine.safetensors"}',
     "mine.safetensors": b"weights",
@@ -154,7 +155,7 @@ def test_weights_of_all_modules_are_downloaded_and_code_if_it_is_allowed(
     assert sorted(hub.fetched) == sorted(fetched)  # each once
 
 
-@pytest.mark.parametrize("name", ["adapters", "dense", "folder", "onnx", "pickled", "routes"])
+@pytest.mark.parametrize("name", ["adapters", "dense", "folder", "onnx", "plain", "routes", "trained"])
 def test_a_downloaded_model_needs_no_second_download(hub: Hub, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
@@ -178,7 +179,7 @@ def test_an_incomplete_copy_of_descriptions_is_not_taken_without_the_hub(
     folder = download(f"some/{name}", None, False, None)
     (folder / ("tokenizer.json" if name == "plain" else "1_Pooling/config.json")).unlink()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(WhitenError, match="HF_HUB_OFFLINE"):
+    with pytest.raises(WhitenError, match="is not in the local cache and HF_HUB_OFFLINE is set"):
         download(f"some/{name}", None, False, None)
 
 
@@ -190,7 +191,7 @@ def test_a_copy_of_descriptions_is_enough_for_a_plan_without_the_hub(hub: Hub, m
     assert not (folder / "model.safetensors").exists()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert resolve("some/plain", with_weights=False).directory == folder
-    with pytest.raises(UsageError, match="weights"):
+    with pytest.raises(UsageError, match="has no weights .*or a whole copy in the hub's cache"):
         resolve("some/plain")
 
 
@@ -222,11 +223,11 @@ def test_an_interrupted_download_is_completed(hub: Hub, kind: str) -> None:
 @pytest.mark.parametrize(
     ("name", "revision", "kind", "message"),
     [
-        ("some/empty", None, WhitenError, "some/empty"),
-        ("some/weights", None, WhitenError, "some/weights"),
-        ("some/nothing", None, UsageError, "some/nothing"),
-        ("some/plain", "v9", UsageError, "revision 'v9'"),
-        ("some/plain", "../v9", UsageError, "revision is '../v9'"),
+        ("some/empty", None, WhitenError, "has no config.json or no weights"),
+        ("some/weights", None, WhitenError, "has no config.json or no weights"),
+        ("some/nothing", None, UsageError, "'some/nothing' does not exist on the hub, or is private"),
+        ("some/plain", "v9", UsageError, "'some/plain' has no revision 'v9'"),
+        ("some/plain", "../v9", UsageError, "revision is '../v9'; wanted the name of a branch or tag, or a commit"),
     ],
 )
 def test_what_is_no_model_is_refused(
@@ -236,6 +237,22 @@ def test_what_is_no_model_is_refused(
         download(name, revision, False, None)
     assert type(caught.value) is kind
     assert "model.safetensors" not in hub.fetched
+
+
+@pytest.mark.parametrize("with_weights", [True, False])
+@pytest.mark.parametrize("content", [b"[]", b"7", b"null", b'["a"]'])
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "modules.json", "router_config.json", *(f"document_0_Transformer/{name}" for name in OF_SETTINGS)],
+)
+def test_files_of_settings_that_hold_something_else_are_refused(
+    hub: Hub, name: str, content: bytes, with_weights: bool
+) -> None:
+    files = PLAIN if name == "config.json" else ROUTES
+    hub.repositories["some/damaged"] = files | {name: content}
+    with pytest.raises(WhitenError, match=r"\.json: ") as caught:
+        resolve("some/damaged", route=None if files is PLAIN else "document", with_weights=with_weights)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.fixture
@@ -259,12 +276,18 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Map
 Cache = Callable[[str, Mapping[str, bytes]], Path]
 
 
+@pytest.mark.parametrize("files", [PLAIN, DENSE, IN_FOLDER, ROUTES, PICKLED, ONNX])
+def test_a_cached_model_needs_no_network(cache: Cache, files: Mapping[str, bytes]) -> None:
+    folder = cache("some/model", files)
+    assert download("some/model", None, False, None) == download("some/model", COMMIT, False, None) == folder
+
+
 def test_a_revision_follows_the_name(hub: Hub) -> None:
     hub.repositories["some/plain"] = dict(PLAIN)
     found = resolve("some/plain@main")
     assert (found.name, found.hub_id, found.revision) == ("plain", "some/plain", commit_of(PLAIN))
-    for name in ("v9", ""):
-        with pytest.raises(UsageError, match="revision"):
+    for name, message in (("v9", "'some/plain' has no revision 'v9'"), ("", "revision is ''; wanted the name")):
+        with pytest.raises(UsageError, match=message):
             resolve(f"some/plain@{name}")
 
 
@@ -277,7 +300,7 @@ def test_a_cached_model_is_resolved_to_its_network_and_modules(cache: Cache) -> 
         (folder / "0_Transformer" / "pytorch_model.bin",),
     )
     shutil.rmtree(folder / "0_Transformer")
-    with pytest.raises(UsageError, match="0_Transformer"):
+    with pytest.raises(UsageError, match="has no folder .*0_Transformer"):
         resolve("some/model")
 
 
@@ -304,5 +327,5 @@ def test_other_names_are_not_looked_for_in_the_cache(cache: Cache) -> None:
     cache("some/bert-base-uncased", PLAIN)
     cache("model", PLAIN)
     for name in ("bert-base", "some/model"):
-        with pytest.raises(WhitenError, match="HF_HUB_OFFLINE"):
+        with pytest.raises(WhitenError, match="is not in the local cache and HF_HUB_OFFLINE is set"):
             resolve(name)

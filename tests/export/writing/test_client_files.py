@@ -19,6 +19,7 @@ from whiten import Encoder, VectorWhitener
 from whiten_export.bundle_files import model_card, rewrite_transformers_js, with_model_card, write_client_files
 from whiten_runtime.bundle.bundle import EXTERNAL_DATA_FILE, file_record, open_bundle
 from whiten_runtime.bundle.manifest import Manifest, read_manifest
+from whiten_runtime.bundle.parity import GATES
 from whiten_runtime.inference.options import Prompts
 
 pytestmark = pytest.mark.slow
@@ -54,8 +55,11 @@ def vectors_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_is_read_by_the_hubs_program_and_depends_on_the_manifest_alone(fresh_bundle: Path) -> None:
     card, manifest = fresh_bundle / "README.md", open_bundle(fresh_bundle).manifest
+    tags = ["whiten", "onnx", "sentence-similarity", "feature-extraction", "whitening"]
+    assert metadata_load(card) == {"library_name": "whiten", "pipeline_tag": "sentence-similarity", "tags": tags}
     read = ModelCard.load(card)
     assert (read.data.library_name, read.data.license) == ("whiten", None)
+    assert read.text.strip().startswith(f"# {fresh_bundle.name}")
     assert manifest.files["README.md"] == file_record(card)
     assert list(manifest.files) == sorted(manifest.files)
     assert model_card(msgspec.structs.replace(manifest, files={})) == model_card(manifest) == card.read_text("utf-8")
@@ -65,8 +69,12 @@ def test_it_says_what_the_bundle_is_and_no_path_of_this_machine(
     fresh_bundle: Path, checkpoint: Callable[[str], Path]
 ) -> None:
     manifest, card = read_manifest(fresh_bundle), (fresh_bundle / "README.md").read_text("utf-8")
-    values = (checkpoint("bert").name, str(manifest.dimension), str(manifest.max_seq_length), str(manifest.space))
-    assert [word for word in values if word not in card] == []
+    whitening, parity = manifest.whitening, manifest.parity
+    values = (checkpoint("bert").name, "1, 4 of 4", f"{whitening.n_samples:,}", f"{manifest.dimension} dimensions")
+    proof = (f"{parity.max_difference:.1e}", str(parity.reference), f"{parity.vectors:,}", str(GATES["fp32"]))
+    length = f"{manifest.max_seq_length} tokens"
+    missing = [word for word in (*values, length, str(manifest.space), *proof) if word not in card]
+    assert missing == []
     for place in (checkpoint("bert").parent, fresh_bundle.parent, Path.home(), Path("/tmp")):
         assert str(place) not in card
 
@@ -88,6 +96,10 @@ def test_the_examples_run(fresh_bundle: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_examples_of_vectors_run(vectors_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     card = (vectors_bundle / "README.md").read_text("utf-8")
+    assert metadata_load(vectors_bundle / "README.md") == {
+        "library_name": "whiten",
+        "tags": ["whiten", "onnx", "whitening"],
+    }
     (tmp_path / vectors_bundle.name).symlink_to(vectors_bundle)
     ran = python_examples_run(card, tmp_path, monkeypatch)
     assert len(ran) == 1
@@ -103,6 +115,8 @@ def test_a_refit_writes_a_new_card(fresh_bundle: Path, corpus_file: Path, tmp_pa
     ok("refit", fresh_bundle, "--corpus", corpus_file, "--whitening", "zca", "--out", tmp_path / "other")
     card = (tmp_path / "other" / "README.md").read_text("utf-8")
     assert card == model_card(open_bundle(tmp_path / "other").manifest)
+    assert "# other\n" in card
+    assert "| whitening | full whitening (zca); fitted on" in card
 
 
 @given(
@@ -137,6 +151,20 @@ def test_any_name_gives_valid_yaml_and_python(
         assert scope["encoder"] == name
 
 
+def test_other_kinds_of_bundles(golden: Path) -> None:
+    plain = read_manifest(golden / "bundle-v1")
+    merged = model_card(changed(plain, merged_into="org/base@" + "1" * 40, checkpoint=None))
+    assert "base_model: org/base" in merged
+    assert "base_model" not in model_card(changed(plain, merged_into="folder", checkpoint=None))
+    one_side = model_card(changed(plain, route="query"))
+    assert "| route | `query`; a search needs the bundle of the other route too |" in one_side
+    prompted = model_card(changed(plain, prompts={"query": 'q "1": '}, default_prompt_name="query"))
+    assert r'| prompt | `query`, the default: `"q \"1\": "` |' in prompted
+    assert "| whitening | none |" in model_card(changed(plain, whitening=None))
+    assert "which is stated as `mit`" in model_card(changed(plain, license="mit"))
+    assert r"a\|b" in model_card(changed(plain, model="a|b"))
+
+
 WITHOUT = {"dtype": "fp32"}
 WITH = WITHOUT | {"use_external_data_format": {"model.onnx": 1}}
 
@@ -153,10 +181,14 @@ def written(root: Path, config: Mapping[str, Any], separate_weights: bool) -> di
 
 @pytest.mark.parametrize(("separate_weights", "want"), [(False, WITHOUT), (True, WITH)])
 def test_transformers_js_is_told_the_files(tmp_path: Path, separate_weights: bool, want: dict[str, Any]) -> None:
-    """What a repository with ONNX graphs says of its own files is replaced."""
-    theirs = {"dtype": "q8", "use_external_data_format": {"model_q4.onnx": 2}}
-    found = written(tmp_path, {"model_type": "bert", "transformers.js_config": theirs}, separate_weights)
+    found = written(tmp_path, {"model_type": "bert"}, separate_weights)
     assert found == {"model_type": "bert", "max_position_embeddings": 48, "transformers.js_config": want}
+
+
+def test_what_the_source_said_of_its_own_files_is_replaced(tmp_path: Path) -> None:
+    """Repositories of the hub that hold ONNX graphs say which of theirs is loaded."""
+    source = {"transformers.js_config": {"dtype": "q8", "use_external_data_format": {"model_q4.onnx": 2}}}
+    assert written(tmp_path, source, False)["transformers.js_config"] == WITHOUT
 
 
 @pytest.mark.parametrize("separate_weights", [False, True])
@@ -170,7 +202,7 @@ def test_rewriting_gives_the_bytes_that_writing_gives(tmp_path: Path, separate_w
     assert (tmp_path / "config.json").read_bytes() == want
 
 
-@pytest.mark.parametrize("content", ["[]", "[" * 100_000])
+@pytest.mark.parametrize("content", ["[]", "no object", "[" * 100_000])
 def test_a_file_that_is_no_object_stays(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content, "utf-8")
     rewrite_transformers_js(tmp_path, True)
