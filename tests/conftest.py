@@ -12,6 +12,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # several processes share the processor
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gc
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -34,11 +35,24 @@ settings.register_profile("busy machines", suppress_health_check=[HealthCheck.to
 settings.load_profile("busy machines")
 
 
+_WHOLLY_SLOW = re.compile(r"^pytestmark = \[?pytest\.mark\.slow\b", re.MULTILINE)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option of tests/tools/test_mutants.py."""
     parser.addoption(
         "--mutants", choices=["day", "all"], default="day", help="mutants to try: those of the day, or all"
     )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files without a test of the lane: the quick one has not all packages that slow tests import."""
+    lane = config.option.markexpr
+    if not collection_path.match("test_*.py") or lane not in ("slow", "not slow"):
+        return None
+    text = collection_path.read_text("utf-8")
+    others = "slow" not in text if lane == "slow" else _WHOLLY_SLOW.search(text)
+    return True if others else None
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -284,7 +284,7 @@ def test_the_commands_of_the_readme_run_as_they_are_written(tmp_path: Path, mini
     from sentence_transformers import SentenceTransformer
 
     set_up, quick_start, server, tests = commands_of(fences_of((ROOT / "README.md").read_text("utf-8")))
-    assert tests.content == "python -m pip install -c constraints.txt -e '.[test]' && python -m pytest\n"
+    assert tests.content == "python -m pip install -c constraints.txt -e '.[test]' && python -m pytest -n auto\n"
     *installation, export = set_up.content.split(" &&\n")
     assert [line.split()[0] for line in installation] == ["python3", ".", "python"]
     (folder := tmp_path / "folder").mkdir()
