@@ -38,12 +38,18 @@ def test_difficult_texts_have_finite_vectors(tiny: Encoder) -> None:
 def test_characters_are_bounded_before_a_text_is_tokenised(tiny_bundle: Path) -> None:
     blanks = f"one{' ' * 1000}two"
     with Encoder(tiny_bundle) as encoder, Encoder(tiny_bundle, max_characters=500) as bounded:
-        one = encoder.encode("one")
+        whole, one = encoder.encode([blanks, "one"])
+        assert encoder.truncated == 0
+        np.testing.assert_array_equal(bounded.encode(blanks), one)
+        np.testing.assert_array_equal(bounded.encode(blanks, max_characters=1006), whole)
         np.testing.assert_array_equal(pickle.loads(pickle.dumps(bounded)).encode(blanks), one)
+        assert bounded.truncated == 1
         np.testing.assert_array_equal(list(encoder.encode_iter(["", blanks], max_characters=500))[1], one)
         np.testing.assert_array_equal(
             encoder.encode(blanks, prompt="a b ", max_characters=500), encoder.encode("a b one")
         )
+        with pytest.raises(TooLongError, match=r"texts\[1\] has 1006 characters, but at most 500 are read"):
+            bounded.encode(["one", blanks], truncate=False)
 
 
 def test_texts_of_too_many_tokens_and_characters_are_counted_once(tiny_bundle: Path) -> None:

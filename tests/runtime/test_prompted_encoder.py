@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from support.bundles import copy_bundle
-from support.cli import ok
+from support.cli import ok, refused
 from support.vectors import ROUNDING, worst
 from whiten import Encoder, TooLongError, UsageError
 from whiten_runtime.bundle.bundle import WHITENING_FILE
@@ -81,18 +81,18 @@ def test_every_way_to_embed_refuses_what_cannot_be_applied(opened: Opened, tiny:
     encoder = opened("bundle-v1-int8", prompts=PROMPTS)
     ways = (encoder.encode, encoder.encode_query, encoder.encode_document, encoder.encode_iter, encoder.encode_both)
     for encode in ways:
-        with pytest.raises(UsageError, match="'query', 'passage', 'angle', 'empty'"):
+        with pytest.raises(UsageError, match="prompts are: 'query', 'passage', 'angle', 'empty'"):
             encode(["a text"], prompt_name="no such")
-        with pytest.raises(UsageError, match="'query'"):
+        with pytest.raises(UsageError, match="'query' were both given"):
             encode(["a text"], prompt_name="query", prompt="")
         for choice in ({"prompt": 7}, {"prompt": ["query: "]}, {"prompt_name": 7}, {"prompt_name": ["query"]}):
-            with pytest.raises(UsageError, match="prompt"):
+            with pytest.raises(UsageError, match="wanted a str|prompt_name is"):
                 encode(["a text"], **choice)
     apart = opened(prompts=PROMPTS, include_prompt=False)
     for choice in ({"prompt_name": "angle"}, {"prompt": "Say {text}"}):
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError, match="leaves prompts out of its pooling"):
             apart.encode("a text", **choice)
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match="prompts are: none"):
         tiny.encode("a text", prompt_name="query")
 
 
@@ -122,45 +122,49 @@ def test_prompts_are_truncated_with_the_text_and_counted(opened: Opened, tiny: E
 
 
 def test_prompt_is_cut_first_where_texts_are_truncated_from_the_left(opened: Opened, tiny: Encoder) -> None:
-    encoder, prompt, text = opened(truncation_side="left"), "nine ten " * 60, "the last words of a text"
-    vector = encoder.encode(text, prompt=prompt)
-    assert worst(vector, encoder.encode("nine ten " * 20 + text)) < ROUNDING
-    assert worst(vector, tiny.encode(prompt + text)) > ROUNDING
+    encoder = opened(truncation_side="left", prompts={"long": "nine ten " * 60})
+    text = "the last words of a text"
+    kept = encoder._tokenizer.cut(encoder._tokenizer.tokenize(["nine ten " * 60 + text])[0])
+    assert len(kept) == encoder.max_seq_length
+    assert (kept[0], kept[-7:]) == (kept[0], encoder._tokenizer.tokenize([text])[0][-7:])
+    assert worst(encoder.encode(text, prompt_name="long"), encoder._engine.run([kept])[0]) < ROUNDING
+    assert worst(encoder.encode(text, prompt_name="long"), tiny.encode("nine ten " * 60 + text)) > ROUNDING
 
 
 @pytest.mark.parametrize(
     ("options", "prompt"),
     [
         ((), "passage: "),
+        (("--prompt-name", "query"), "query: "),
         (("--prompt-name", "angle"), PROMPTS["angle"]),
+        (("--prompt", "Q: "), "Q: "),
         (("--prompt", "Say {text}"), "Say {text}"),
         (("--prompt", ""), ""),
     ],
 )
 def test_the_command_applies_the_prompts_of_encode(
-    golden: Path, tiny: Encoder, tmp_path: Path, options: tuple[str, ...], prompt: str
+    opened: Opened, tiny: Encoder, options: tuple[str, ...], prompt: str
 ) -> None:
-    bundle = copy_bundle(golden / "bundle-v1", tmp_path, prompts=PROMPTS, default_prompt_name="passage")
+    bundle = opened(prompts=PROMPTS, default_prompt_name="passage")._bundle.path
     rows = [json.loads(line) for line in ok("embed", bundle, *options, *TEXTS).stdout.splitlines()]
     assert [row["text"] for row in rows] == list(TEXTS)
     assert worst(np.array([row["embedding"] for row in rows]), tiny.encode(applied(prompt))) < ROUNDING
 
 
-def test_vectors_without_whitening_are_cut_to_matryoshka_dimensions(
-    opened: Opened, tiny: Encoder, tiny_bundle: Path
-) -> None:
+def test_vectors_without_whitening_are_cut_to_matryoshka_dimensions(opened: Opened, tiny: Encoder) -> None:
     encoder = opened(whitening=None, matryoshka_dimensions=[16, 8])
     assert encoder.verify().min_cosine > 0.9999
     full = encoder.encode(TEXTS)
-    whitening = load_file(tiny_bundle / WHITENING_FILE)
+    whitening = load_file(tiny._bundle.path / WHITENING_FILE)
     assert worst((full - whitening["mean"]) @ whitening["W"], tiny.encode(TEXTS)) < ROUNDING
     for dimension in (8, 16, 32):
         cut = encoder.encode(TEXTS, truncate_dim=dimension)
         assert worst(cut, full[:, :dimension]) < ROUNDING
         assert worst(np.stack(list(encoder.encode_iter(TEXTS, truncate_dim=dimension))), cut) < ROUNDING
-    with pytest.raises(UsageError, match="16, 8"):
+    with pytest.raises(UsageError, match="truncate_dim is 12; the model was trained for vectors cut to 16, 8$"):
         encoder.encode(TEXTS, truncate_dim=12)
-    with pytest.raises(UsageError, match="truncate_dim"):
+    refused("embed", encoder._bundle.path, "a text", "--truncate-dim", "12")
+    with pytest.raises(UsageError, match="there is no whitening, whose first coordinates mean no more"):
         opened(whitening=None).encode(TEXTS, truncate_dim=8)
 
 

@@ -48,9 +48,14 @@ def _code() -> str:
     return digest.hexdigest()
 
 
+_OTHER_SETTINGS = ("_name_or_path", "architectures", "transformers_version", "use_cache")
+"""Settings that decide nothing: networks that sentence-transformers saves have others of them."""
+
+
 def _identity(network: nn.Module, layers: tuple[int, ...]) -> str:
-    settings = f"{_code()} {type(network)} {network.config.to_dict()} {network.training} {layers}"
-    digest = hashlib.blake2b(settings.encode(), digest_size=20)
+    settings = {name: value for name, value in network.config.to_dict().items() if name not in _OTHER_SETTINGS}
+    made_of = f"{_code()} {type(network)} {settings} {network.training} {layers}"
+    digest = hashlib.blake2b(made_of.encode(), digest_size=20)
     for name, tensor in network.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(-1).numpy().tobytes())

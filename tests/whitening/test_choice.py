@@ -17,16 +17,25 @@ pytestmark = pytest.mark.slow
 
 def test_rules_use_training_spectrum_and_number_of_sentences() -> None:
     moments = Moments.of(anisotropic(2000, 20))
-    soft = WhiteningSpec("pca", 5, shrinkage=0.5)
-    assert choose_by_rules(moments, 5).spec == choose_by_rules(moments, 5, other_layers_tuned=True).spec == soft
-    assert choose_by_rules(moments, 5, tuned=True).spec == WhiteningSpec("pca", 5, 0.0)
-    few = Moments.of(anisotropic(50, 20))
-    assert choose_by_rules(few, None).spec == WhiteningSpec(shrinkage=max(0.5, round(oas(few), 2)))
-    assert choose_by_rules(few, None, 0.3).spec == WhiteningSpec(shrinkage=0.3)
-    with pytest.raises(UsageError):
+    plain = choose_by_rules(moments, 5)
+    assert plain.spec == WhiteningSpec("pca", 5, shrinkage=0.5)
+    assert plain.why == "nothing says that the model was trained for similarity"
+    other = choose_by_rules(moments, 5, other_layers_tuned=True)
+    assert other.spec == plain.spec
+    assert other.why == "these layers were not trained for similarity"
+    few = choose_by_rules(Moments.of(anisotropic(50, 20)), None)
+    assert few.spec is not None
+    assert few.spec.shrinkage == max(0.5, round(oas(Moments.of(anisotropic(50, 20))), 2))
+    assert few.why.endswith("and the sentences are few")
+    with pytest.raises(UsageError, match="1 sentences tell nothing"):
         choose_by_rules(Moments.of(anisotropic(1, 20)), None)
+    assert choose_by_rules(Moments.of(anisotropic(50, 20)), None, 0.3).spec == WhiteningSpec(shrinkage=0.3)
     even = choose_by_rules(Moments.of(np.random.default_rng(0).normal(size=(2000, 20))), None)
     assert even.spec == WhiteningSpec(beta=0.0)
+    assert even.why == "the vectors are nearly even without it"
+    tuned = choose_by_rules(moments, 5, tuned=True)
+    assert tuned.spec == WhiteningSpec("pca", 5, 0.0)
+    assert tuned.why == "the model was trained for similarity, which whitening undoes"
 
 
 @pytest.mark.parametrize(
@@ -74,10 +83,14 @@ def test_noise_chooses_no_whitening(pairs: int, most: int) -> None:
     for seed in range(10):
         generator = np.random.default_rng(seed)
         vectors = generator.standard_normal((2000, 16))
+        moments = Moments.of(vectors)
         first, second = vectors[:pairs], vectors[pairs : 2 * pairs] + 0.5 * vectors[:pairs]
         scores = cosines(first, second) + 0.2 * generator.standard_normal(pairs)
-        choice = choose_by_pairs(partial(fit_or_none, Moments.of(vectors)), first, second, scores, None)
+        choice = choose_by_pairs(partial(fit_or_none, moments), first, second, scores, None)
         others += choice.spec is not None
+        if choice.spec is None and "simplest" in choice.why:
+            assert choice.why.startswith("the simplest within a standard error of the best of ")
+            assert " ± " in choice.why.partition(", best ")[2]
     assert others <= most
 
 

@@ -1,7 +1,6 @@
 """Test codes of vectors: rotation, levels, packing, coders of bundles and samples, search, files, and refusals."""
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -65,6 +64,14 @@ def test_levels_are_means_of_their_cells(bits: Bits) -> None:
         first = integrate.quad(lambda x: x * stats.norm.pdf(x), low, high, epsabs=1e-13)[0]
         share = integrate.quad(stats.norm.pdf, low, high, epsabs=1e-13)[0]
         assert level == pytest.approx(first / share, abs=1e-10)
+
+
+@pytest.mark.parametrize(("bits", "published"), [(1, 0.3634), (2, 0.1175), (3, 0.03454), (4, 0.009497)])
+def test_error_of_the_levels_is_the_published_one(bits: Bits, published: float) -> None:
+    grid = np.linspace(-8, 8, 200001)
+    errors = np.square(grid - levels(bits)[nearest_levels(grid, bits)])
+    np.testing.assert_allclose(errors, np.square(grid[:, None] - levels(bits)).min(axis=1), atol=1e-12)
+    assert integrate.trapezoid(errors * stats.norm.pdf(grid), grid) == pytest.approx(published, rel=1e-3)
 
 
 @settings(deadline=None)
@@ -137,6 +144,18 @@ def test_bits_follow_from_the_bytes() -> None:
     assert Coder.fit(vectors).bytes == 128
 
 
+def test_more_bytes_are_nearer() -> None:
+    vectors = sample(3000, 96)
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    wanted = cosines_of(units - units.mean(axis=0), units - units.mean(axis=0))
+    errors = []
+    for size in (4, 8, 12, 16, 24, 32, 48):
+        decoded = Coder.fit(vectors, size).encode(vectors)
+        errors.append(np.abs(cosines_of(*2 * (Coder.fit(vectors, size).decode(decoded),)) - wanted).mean())
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.02
+
+
 @pytest.mark.parametrize("bits", BITS)
 def test_a_code_does_not_depend_on_its_batch(bits: Bits) -> None:
     vectors = sample(50)
@@ -173,6 +192,14 @@ def test_no_other_vector_has_the_code_of_zeros(bits: Bits, dims: int) -> None:
     else:  # the sign of the least coordinate is given up
         assert (decoded < 0).argmax(axis=1).tolist() == [0, 0, dims - 1, min(dims - 1, 1)]
         assert (decoded < 0).sum(axis=1).tolist() == [1] * 4
+
+
+def test_zeros_and_huge_numbers_are_coded() -> None:
+    vectors = sample().astype(np.float64)
+    for size in SIZES.values():
+        coder = Coder.fit(vectors, size)
+        assert np.isfinite(coder.decode(coder.encode_array(np.zeros((1, WIDTH))))).all()
+        np.testing.assert_array_equal(coder.encode_array(1e300 * vectors[:3]), coder.encode_array(vectors[:3]))
 
 
 # Search
@@ -236,32 +263,34 @@ def test_codes_of_another_coder_or_space_are_refused() -> None:
     coder = Coder.fit(vectors, 8, space="0" * 16)
     other, elsewhere = Coder.fit(vectors[1:], 8, space="0" * 16), Coder.fit(vectors, 8, space="1" * 16)
     for call in (coder.decode, lambda codes: coder.search(vectors[:1], codes)):
-        with pytest.raises(UsageError, match=f"{other.id}.*{coder.id}"):
+        with pytest.raises(UsageError, match=f"made by coder {other.id}, not by this one, {coder.id}"):
             call(other.encode(vectors))
-        with pytest.raises(UsageError, match="1111111111111111.*0000000000000000"):
+        with pytest.raises(UsageError, match="in space 1111111111111111, but this coder is of space 0000000000000000"):
             call(elsewhere.encode(vectors))
 
 
 @pytest.mark.parametrize(
-    ("call", "named"),
+    ("call", "message"),
     [
-        (lambda c, v: c.encode_array(v[:, :5]), r"\[600, 5\]"),
-        (lambda c, v: c.encode_array(v * np.where(np.arange(600) == 3, np.nan, 1)[:, None]), r"vectors\[3\]"),
-        (lambda c, v: c.encode_array([[1.0], [1.0, 2.0]]), "vectors"),
-        (lambda c, v: c.encode_array(v.astype(str)), "vectors"),
-        (lambda c, v: c.encode_array(np.ones((2, 24), np.int8)), "int8"),
-        (lambda c, v: c.search(np.ones((2, 24), np.uint8), c.encode(v)), "uint8"),
-        (lambda c, v: c.decode(np.zeros((2, 3), np.uint8)), r"\[2, 3\]"),
-        (lambda c, v: c.decode(np.zeros((2, 4), np.int8)), "int8"),
-        (lambda c, v: c.codes([[1, 2]]), "codes"),
-        (lambda c, v: c.search(v, c.encode(v), 0), "k is 0"),
-        *((lambda c, v, size=size: Coder.fit(v, size), f"bytes is {size}") for size in (True, 0, 13)),
-        (lambda c, v: Coder.fit(np.ones((200, 24)), 4), "direction"),
+        (lambda c, v: c.encode_array(v[:, :5]), r"vectors are ndarray of float32 \[600, 5\]; wanted numbers \[n, 24\]"),
+        (lambda c, v: c.encode_array(v * np.where(np.arange(600) == 3, np.nan, 1)[:, None]), r"vectors\[3\] is not"),
+        (lambda c, v: c.encode_array([[1.0], [1.0, 2.0]]), "not rows of one length"),
+        (lambda c, v: c.encode_array(v.astype(str)), "wanted numbers"),
+        (lambda c, v: c.encode_array(np.ones((2, 24), np.int8)), "vectors: has dtype int8.*; wanted vectors"),
+        (lambda c, v: c.search(np.ones((2, 24), np.uint8), c.encode(v)), "vectors: has dtype uint8"),
+        (lambda c, v: c.decode(np.zeros((2, 3), np.uint8)), r"codes are ndarray of uint8 \[2, 3\]; wanted"),
+        (lambda c, v: c.decode(np.zeros((2, 4), np.int8)), r"codes are ndarray of int8 \[2, 4\]; wanted"),
+        (lambda c, v: c.codes([[1, 2]]), r"codes are list \[\[1, 2\]\]; wanted"),
+        (lambda c, v: c.search(v, c.encode(v), 0), "k is 0; wanted a whole number of at least 1"),
+        (lambda c, v: Coder.fit(v, True), "bytes is True; wanted a whole number from 1 to 12"),
+        (lambda c, v: Coder.fit(v, 13), "bytes is 13; wanted a whole number from 1 to 12: 4 bits for each of the 24"),
+        (lambda c, v: Coder.fit(v, 0), "bytes is 0"),
+        (lambda c, v: Coder.fit(np.ones((200, 24)), 4), "all vectors have the same direction"),
     ],
 )
-def test_refusals(call: object, named: str) -> None:
+def test_refusals(call: object, message: str) -> None:
     vectors = sample()
-    with pytest.raises(UsageError, match=named) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         call(Coder.fit(vectors, 4), vectors)  # type: ignore[operator]
     assert "\n" not in str(caught.value)
 
@@ -271,45 +300,42 @@ def test_few_vectors_are_warned_of() -> None:
         Coder.fit(sample(30), 4)
 
 
-def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
     coder, path = Coder.fit(sample(), 4), tmp_path / "x.safetensors"
-    for load in (Coder.load, Codes.load):
-        with pytest.raises(DataError):
+    for load, kind in ((Coder.load, "coder"), (Codes.load, "codes")):
+        with pytest.raises(DataError, match=f"; wanted a saved {kind}"):
             load(path)
     path.write_bytes(b"\x00" * 30)
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match="holds no coder"):
+        Coder.load(path)
+    save_file({}, path, {"whiten": "[" * 100_000})
+    with pytest.raises(DataError, match="holds no coder"):
         Coder.load(path)
     coder.encode(sample(3)).save(path)
-    with pytest.raises(DataError, match="'codes'"):
+    with pytest.raises(DataError, match="holds 'codes'; wanted a saved coder"):
         Coder.load(path)
     coder.save(path)
-    with pytest.raises(DataError, match="'coder'"):
+    with pytest.raises(DataError, match="holds 'coder'; wanted a saved codes"):
         Codes.load(path)
-
-
-HEADER = '{"kind": "coder", "format": 1, "bytes": 4, "bits": 2, "space": null, "id": "x"}'
-
-
-@pytest.mark.parametrize(
-    ("damage", "header"),
-    [
-        (lambda whole: {"mean": whole["mean"][:5]}, HEADER),
-        (lambda whole: {"mean": whole["mean"] * np.nan}, HEADER),
-        (lambda whole: {"weight": np.hstack([whole["weight"]] * 2)}, HEADER),
-        (lambda whole: {"weight": whole["weight"].astype(np.float32)}, HEADER),
-        (lambda whole: {}, HEADER.replace('"bytes": 4', '"bytes": "4"')),
-        (lambda whole: {}, HEADER.replace('"bits": 2, ', "")),
-        (lambda whole: {}, HEADER.replace('"format": 1', '"format": 2')),
-        (lambda whole: {}, "[" * 100_000),
-    ],
-)
-def test_damaged_coders_are_refused(tmp_path: Path, damage: Callable[..., dict[str, np.ndarray]], header: str) -> None:
-    path = tmp_path / "x.safetensors"
-    Coder.fit(sample(), 4).save(path)
+    header = '{"kind": "coder", "format": 1, "bytes": 4, "bits": 2, "space": null, "id": "x"}'
     whole = load_file(path)
-    save_file({**whole, **damage(whole)}, path, {"whiten": header})
-    with pytest.raises(DataError, match=str(path)):
+    for damage in (
+        {"mean": whole["mean"][:5]},
+        {"mean": whole["mean"] * np.nan},
+        {"weight": np.hstack([whole["weight"]] * 2)},
+        {"weight": whole["weight"].astype(np.float32)},
+    ):
+        save_file({**whole, **damage}, path, {"whiten": header})
+        with pytest.raises(DataError, match="is damaged"):
+            Coder.load(path)
+    for wrong in (header.replace('"bytes": 4', '"bytes": "4"'), header.replace('"bits": 2, ', "")):
+        save_file(whole, path, {"whiten": wrong})
+        with pytest.raises(DataError, match="is damaged"):
+            Coder.load(path)
+    save_file(whole, path, {"whiten": header.replace('"format": 1', '"format": 2')})
+    with pytest.raises(DataError, match="format 2 of coder, but this version of whiten reads 1; upgrade whiten"):
         Coder.load(path)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 # Bundles
@@ -348,7 +374,7 @@ def test_axes_do_not_depend_on_the_rotation_of_a_full_whitening(tmp_path: Path, 
 def test_bundle_without_moments_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = copy_bundle(tiny_bundle, tmp_path)
     edit_manifest(bundle, lambda manifest: manifest.update(whitening=None))
-    with pytest.raises(BundleError, match="Coder.fit"):
+    with pytest.raises(BundleError, match="has no whitening and stores no moments; use Coder.fit"):
         Coder.of(bundle)
     (bundle / "whitening.safetensors").write_bytes(b"")
     with pytest.raises(IntegrityError):
@@ -375,19 +401,3 @@ def test_codes_have_no_bytes_that_no_direction_needs(rank: int) -> None:
     hits = coder.search(vectors[:5], coder.encode(vectors), 1)
     assert hits.rows.ravel().tolist() == list(range(5)) or rank == 1
     assert (np.abs(hits.cosines) <= 1).all()
-
-
-@pytest.mark.parametrize(("bits", "published"), [(1, 0.3634), (2, 0.1175), (3, 0.03454), (4, 0.009497)])
-def test_error_of_the_levels_is_the_published_one(bits: Bits, published: float) -> None:
-    grid = np.linspace(-8, 8, 200001)
-    errors = np.square(grid - levels(bits)[nearest_levels(grid, bits)])
-    np.testing.assert_allclose(errors, np.square(grid[:, None] - levels(bits)).min(axis=1), atol=1e-12)
-    assert integrate.trapezoid(errors * stats.norm.pdf(grid), grid) == pytest.approx(published, rel=1e-3)
-
-
-def test_zeros_and_huge_numbers_are_coded() -> None:
-    vectors = sample().astype(np.float64)
-    for size in SIZES.values():
-        coder = Coder.fit(vectors, size)
-        assert np.isfinite(coder.decode(coder.encode_array(np.zeros((1, WIDTH))))).all()
-        np.testing.assert_array_equal(coder.encode_array(1e300 * vectors[:3]), coder.encode_array(vectors[:3]))

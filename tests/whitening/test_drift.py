@@ -68,13 +68,14 @@ def test_known_shift_and_spread_are_measured(corpus: np.ndarray, bundle: Path) -
     assert monitor.update(white + 0.1).report().verdict == "drifting"
 
 
-def test_harm_by_a_shared_direction(corpus: np.ndarray, bundle: Path) -> None:
-    """Both figures are better than without the map, and one is still too high."""
+def test_harm_by_a_shared_direction_says_what_would_fit(corpus: np.ndarray, bundle: Path) -> None:
+    """Both figures are better than without the map, so the sentence says which is still too high."""
     white = np.random.default_rng(1).normal(size=(20000, WIDTH))
     found = DriftMonitor(bundle).update(white + 1.2).report()
     assert found.verdict == "harmful"
     assert found.iso_scores[1] > found.iso_scores[0]
     assert found.average_cosines[1] < found.average_cosines[0]
+    assert "; a whitening that fits leaves an average cosine below 0.37); fit it again" in str(found)
 
 
 def test_a_fit_for_an_index_that_cannot_come_nearer(corpus: np.ndarray, bundle: Path, tmp_path: Path) -> None:
@@ -89,6 +90,29 @@ def test_a_fit_for_an_index_that_cannot_come_nearer(corpus: np.ndarray, bundle: 
     assert again.verdict == "refit changes little"
     before = DriftMonitor(tmp_path / "copy").update(np.tile(today, (20, 1)), unwhitened=True).report()
     assert before.verdict == "drifting"
+
+
+def test_batches_and_merged_monitors_equal_one_update(corpus: np.ndarray, bundle: Path) -> None:
+    whole = DriftMonitor(bundle).update(corpus, unwhitened=True).report()
+    parts = DriftMonitor(bundle), DriftMonitor(bundle)
+    for index, part in enumerate(np.array_split(corpus, 7)):
+        parts[index % 2].update(part, unwhitened=True)
+    both = parts[0].merge(parts[1]).report()
+    assert both.n == whole.n
+    np.testing.assert_allclose(
+        [both.mean_shift**2, both.spectrum_ratio, *both.iso_scores],
+        [whole.mean_shift**2, whole.spectrum_ratio, *whole.iso_scores],
+        atol=1e-9,
+    )
+
+
+def test_few_vectors_raise_no_alarm(corpus: np.ndarray, bundle: Path) -> None:
+    """Chance moves the mean of 100 vectors by a tenth of a standard deviation in each direction."""
+    verdicts = [
+        DriftMonitor(bundle).update(corpus[6000 + start : 6100 + start], unwhitened=True).report().verdict
+        for start in range(0, 6000, 100)
+    ]
+    assert verdicts.count("close") >= 0.9 * len(verdicts)
 
 
 @pytest.mark.parametrize("options", [("--shrinkage", "oas"), ("--dim", "3"), ("--shrinkage", "0.2")])
@@ -122,18 +146,20 @@ def test_lower_precision_is_not_drift(checkpoint: Callable[..., Path], tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("vectors", "named"),
+    ("vectors", "message"),
     [
-        (np.zeros((3, 5)), r"\[n, 8\]"),
-        (np.zeros(8), r"\[n, 8\]"),
-        (np.array([["a"] * 8]), "vectors"),
-        ([[1.0, 2.0], [3.0]], "vectors"),
-        (np.array([[0.0] * 8, [np.nan] * 8]), r"vectors\[1\]"),
-        *((np.eye(8, dtype=kind), np.dtype(kind).name) for kind in (np.int8, np.uint8, bool)),
+        (np.zeros((3, 5)), "wanted numbers .n, 8."),
+        (np.zeros(8), "wanted numbers"),
+        (np.array([["a"] * 8]), "wanted numbers"),
+        ([[1.0, 2.0], [3.0]], "not rows of one length"),
+        (np.array([[0.0] * 8, [np.nan] * 8]), "vectors.1. is not finite"),
+        (np.eye(8, dtype=np.int8), "vectors: has dtype int8.*; wanted vectors of precision float32"),
+        (np.eye(8, dtype=np.uint8), "vectors: has dtype uint8"),
+        (np.eye(8, dtype=bool), "vectors: has dtype bool"),
     ],
 )
-def test_invalid_vectors_are_refused(bundle: Path, vectors: np.ndarray, named: str) -> None:
-    with pytest.raises(UsageError, match=named):
+def test_invalid_vectors_are_refused(bundle: Path, vectors: np.ndarray, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         DriftMonitor(bundle).update(vectors)
 
 
@@ -190,6 +216,17 @@ def test_equal_texts_are_not_taken_for_normalised_vectors(tiny: Encoder, tiny_bu
     assert monitor.report().verdict == DriftMonitor(tiny_bundle).update(tiny.encode(sentences(400))).report().verdict
 
 
+@pytest.mark.parametrize("at_once", [1, 7, 400])
+def test_normalised_vectors_are_refused_however_they_are_cut(tiny: Encoder, tiny_bundle: Path, at_once: int) -> None:
+    monitor, vectors = DriftMonitor(tiny_bundle), tiny.encode(sentences(400), normalize_embeddings=True)
+    for start in range(0, len(vectors), at_once):
+        monitor.update(vectors[start : start + at_once])
+    with pytest.raises(UsageError, match="all vectors have length 1, as if they were normalised; give those of"):
+        monitor.report()
+    monitor.reset()
+    assert monitor.update(tiny.encode(sentences(400))).report().n == 400
+
+
 def bfloat16(vectors: np.ndarray) -> np.ndarray:
     """Round to 8 bits, to the nearest."""
     return ((vectors.view(np.uint32) + 0x8000) & np.uint32(0xFFFF0000)).view(np.float32)
@@ -207,24 +244,24 @@ def test_normalised_vectors_are_refused_however_they_are_stored(
 ) -> None:
     keep = (lambda rows: rows.astype(stored)) if isinstance(stored, type) else stored
     monitor = DriftMonitor(tiny_bundle).update(keep(tiny.encode(sentences(400), normalize_embeddings=True)))
-    with pytest.raises(UsageError, match="length 1"):
+    with pytest.raises(UsageError, match="all vectors have length 1, as if they were normalised"):
         monitor.report()
     assert DriftMonitor(tiny_bundle).update(keep(tiny.encode(sentences(400)))).report().verdict == "close"
 
 
 def test_missing_vectors_or_whitening_are_refused(bundle: Path, corpus: np.ndarray, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="0 vectors"):
+    with pytest.raises(UsageError, match="0 vectors have no spread"):
         DriftMonitor(bundle).report()
     with pytest.raises(UsageError, match="unwhitened=True"):
         DriftMonitor(bundle_of(corpus, tmp_path, "--normalize")).update(corpus)
     copy = copy_bundle(bundle, tmp_path)
     arrays = load_file(copy / "whitening.safetensors")
-    for factor in (0, np.nan):
+    for factor, message in ((0, "its whitening has no spread to compare with"), (np.nan, "or no numbers, unlike its")):
         rewrite_file(copy, "whitening.safetensors", save(arrays | {"W": factor * arrays["W"]}))
-        with pytest.raises(BundleError):
+        with pytest.raises(BundleError, match=message):
             DriftMonitor(copy)
     edit_manifest(copy, lambda manifest: manifest.update(whitening=None))
-    with pytest.raises(BundleError):
+    with pytest.raises(BundleError, match="has no whitening"):
         DriftMonitor(copy)
 
 
@@ -246,12 +283,3 @@ def test_monitors_of_other_bundles_cannot_be_merged(tiny_bundle: Path, tmp_path:
         mine.merge(other)
     with pytest.raises(UsageError, match="different whitenings"):
         mine.merge(DriftMonitor(statistics))
-
-
-def test_few_vectors_raise_no_alarm(corpus: np.ndarray, bundle: Path) -> None:
-    """Chance moves the mean of 100 vectors by a tenth of a standard deviation in each direction."""
-    verdicts = [
-        DriftMonitor(bundle).update(corpus[6000 + start : 6100 + start], unwhitened=True).report().verdict
-        for start in range(0, 6000, 100)
-    ]
-    assert verdicts.count("close") >= 0.9 * len(verdicts)

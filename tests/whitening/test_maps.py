@@ -93,6 +93,16 @@ def test_each_method_satisfies_its_identity(d: int) -> None:
         np.testing.assert_allclose(other, cosines[0], atol=1e-8)
 
 
+def test_similarities_equal_the_code_of_the_papers() -> None:
+    """The papers compute np.cov, its SVD, and W = U diag(1/sqrt(s))."""
+    vectors = anisotropic(700, 16)
+    mean = vectors.mean(axis=0, keepdims=True)
+    u, s, _ = np.linalg.svd(np.cov(vectors.T))
+    theirs = (vectors - mean) @ (u @ np.diag(1 / np.sqrt(s)))
+    ours = white(fit_map(Moments.of(vectors)), vectors)
+    np.testing.assert_allclose(ours @ ours.T, theirs @ theirs.T, atol=1e-7)
+
+
 @pytest.mark.parametrize("method", ["pca", "pca-cor"])
 def test_columns_are_nested_and_signs_fixed(method: Method) -> None:
     moments = Moments.of(anisotropic(300, 10))
@@ -173,6 +183,32 @@ def test_a_direction_of_rounding_is_dropped_where_float32_is_coarse() -> None:
     np.testing.assert_array_equal(fitted.weight[:, 23], 0)
 
 
+@pytest.mark.parametrize("n", [8, 25])
+def test_at_most_d_plus_1_vectors_become_a_simplex_and_are_refused(n: int) -> None:
+    """n <= d + 1 fully whitened vectors are the corners of a simplex, whatever they were before."""
+    vectors = anisotropic(n, 24)
+    rows = white(fit_map(Moments.of(vectors)), vectors)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose((rows @ rows.T)[np.triu_indices(n, 1)], -1 / (n - 1), atol=1e-6)
+    with pytest.raises(UsageError, match="all pairs would come out equally similar"):
+        check_sample_count(n, 24, WhiteningSpec())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_singular_direction_is_mapped_to_zero(method: Method) -> None:
+    """Outputs of a LayerNorm are orthogonal to one direction up to rounding, which must not be amplified."""
+    vectors = anisotropic(4000, 24)
+    vectors -= vectors.mean(axis=1, keepdims=True)
+    fitted = fit_map(Moments.of(vectors.astype(np.float32)), WhiteningSpec(method))
+    assert fitted.rank == 23
+    rows = white(fitted, vectors)
+    np.testing.assert_allclose(np.sort(np.linalg.eigvalsh(np.cov(rows.T))), [0] + [1] * 23, atol=1e-3)
+    if method == "pca":
+        np.testing.assert_array_equal(rows[:, 23], 0)
+    noise = 1e-6 * np.ones(24)  # along that direction
+    np.testing.assert_allclose(noise @ fitted.weight, 0, atol=1e-4)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_constant_dimensions_are_mapped_to_zero(method: Method) -> None:
     vectors = anisotropic(400, 6)
@@ -182,6 +218,24 @@ def test_constant_dimensions_are_mapped_to_zero(method: Method) -> None:
     assert fitted.rank == 6
     np.testing.assert_allclose(rows @ rows.T, (want := white(plain, vectors)) @ want.T, atol=1e-3)
     np.testing.assert_allclose((np.eye(8) @ fitted.weight)[[0, 4]], 0, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_duplicated_vectors_only_rescale_the_map(method: Method) -> None:
+    """Each vector occurs three times: only the divisor of the covariance differs, n - 1 against 3n - 1."""
+    vectors = anisotropic(300, 8)
+    once, thrice = (fit_map(Moments.of(part), WhiteningSpec(method)) for part in (vectors, np.repeat(vectors, 3, 0)))
+    factor = np.sqrt(3 * 299 / 899)
+    np.testing.assert_allclose(once.weight * factor**-1, thrice.weight, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_huge_offsets_in_float32_are_whitened(method: Method) -> None:
+    """Coordinates around -9 and 40, like outliers of BERT and GPT-2, cost the small directions no precision."""
+    vectors = anisotropic(3000, 24) * 0.3
+    vectors[:, 5] += 40
+    fitted = fit_map(Moments.of(vectors.astype(np.float32)), WhiteningSpec(method))
+    np.testing.assert_allclose(np.cov(white(fitted, vectors).T), np.eye(24), atol=1e-3)
 
 
 def test_small_eigenvalues_are_raised_to_the_floor() -> None:
@@ -206,15 +260,22 @@ def test_sif_removes_the_common_component_before_whitening() -> None:
         fit_sif(Moments.of(vectors), WhiteningSpec(shrinkage="ledoit-wolf"))
 
 
-@pytest.mark.parametrize(("n", "dimension", "named"), [(385, None, "385"), (100, 26, "rank 99"), (0, 1, "rank 0")])
-def test_too_few_sentences_are_refused(n: int, dimension: int | None, named: str) -> None:
-    with pytest.raises(UsageError, match=named):
-        check_sample_count(n, 384, WhiteningSpec("pca", dimension))
+@pytest.mark.parametrize(
+    ("n", "width", "dimension", "message"),
+    [
+        (385, 384, None, "more than 385 sentences .3840 are advised., keep --dim 96 or fewer dimensions, or shrink"),
+        (100, 384, 26, "rank 99 at most"),
+        (0, 384, 1, "rank 0 at most"),
+    ],
+)
+def test_too_few_sentences_are_refused(n: int, width: int, dimension: int | None, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        check_sample_count(n, width, WhiteningSpec("pca", dimension))
 
 
 def test_few_sentences_are_warned_about() -> None:
-    assert "3840" in str(check_sample_count(386, 384, WhiteningSpec()))
-    assert check_sample_count(100, 384, WhiteningSpec("pca", 25)) is not None
+    assert "3840 or more are advised" in str(check_sample_count(386, 384, WhiteningSpec()))
+    assert "are advised" in str(check_sample_count(100, 384, WhiteningSpec("pca", 25)))
     assert check_sample_count(4 * 384, 384, WhiteningSpec()) is None
 
 
@@ -225,19 +286,19 @@ def test_single_and_constant_vectors_are_refused(vectors: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "message"),
     [
-        {"method": "ica"},
-        {"dimension": 0},
-        *({"method": name, "dimension": 3} for name in ("zca", "cholesky", "zca-cor")),
-        {"beta": -0.1},
-        {"beta": True},
-        {"shrinkage": "lw"},
-        {"shrinkage": 2},
+        ({"method": "ica"}, "wanted pca, zca"),
+        ({"dimension": 0}, "at least 1"),
+        *(({"method": name, "dimension": 3}, f"of {name}: .* not ordered") for name in ("zca", "cholesky", "zca-cor")),
+        ({"beta": -0.1}, "wanted a number from 0"),
+        ({"beta": True}, "wanted a number from 0"),
+        ({"shrinkage": "lw"}, "wanted none, ledoit-wolf, oas"),
+        ({"shrinkage": 2}, "number from 0 to 1"),
     ],
 )
-def test_invalid_specifications_are_refused(arguments: dict[str, object]) -> None:
-    with pytest.raises(UsageError):
+def test_invalid_specifications_are_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         WhiteningSpec(**arguments)  # type: ignore[arg-type]
 
 
@@ -254,22 +315,3 @@ def test_one_decomposition_serves_every_shrinkage_and_exponent(alpha: float, bet
     factors = np.where((shrunk > 0) | (beta == 0), np.maximum(shrunk, 1e-6 * shrunk[0]) ** (-beta / 2), 0)
     np.testing.assert_allclose(fitted.weight, basis * factors, rtol=1e-12)
     assert (fitted.weight[:, -1] == 0).all() == (alpha == 0 and beta > 0)
-
-
-def test_similarities_equal_the_code_of_the_papers() -> None:
-    """The papers compute np.cov, its SVD, and W = U diag(1/sqrt(s))."""
-    vectors = anisotropic(700, 16)
-    mean = vectors.mean(axis=0, keepdims=True)
-    u, s, _ = np.linalg.svd(np.cov(vectors.T))
-    theirs = (vectors - mean) @ (u @ np.diag(1 / np.sqrt(s)))
-    ours = white(fit_map(Moments.of(vectors)), vectors)
-    np.testing.assert_allclose(ours @ ours.T, theirs @ theirs.T, atol=1e-7)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_huge_offsets_in_float32_are_whitened(method: Method) -> None:
-    """Coordinates around -9 and 40, like outliers of BERT and GPT-2, cost the small directions no precision."""
-    vectors = anisotropic(3000, 24) * 0.3
-    vectors[:, 5] += 40
-    fitted = fit_map(Moments.of(vectors.astype(np.float32)), WhiteningSpec(method))
-    np.testing.assert_allclose(np.cov(white(fitted, vectors).T), np.eye(24), atol=1e-3)

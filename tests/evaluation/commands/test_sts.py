@@ -51,18 +51,22 @@ def table(*arguments: object) -> list[list[str]]:
 
 def test_one_bundle_has_a_row_for_each_task_and_no_differences(tiny_bundle: Path, tmp_path: Path) -> None:
     write_paper_layout(tmp_path, tuple(SUBSETS), count=20)
-    _, *rows = table(tiny_bundle, "--data", tmp_path)
+    header, *rows = table(tiny_bundle, "--data", tmp_path)
+    assert header == ["bundle", "task", "pairs", "mean", "wmean", "all"]
+    assert [row[1] for row in rows] == [*SUBSETS, "average of the seven"]
     document = json.loads(run(tiny_bundle, "--data", tmp_path, "--json").stdout)
     (score,) = document["bundles"]
     assert document["absent"] == {}
-    assert [row[1] for row in rows[:-1]] == [task["name"] for task in score["tasks"]] == list(SUBSETS)
+    assert [task["name"] for task in score["tasks"]] == list(SUBSETS)
     assert (score["bundle"], score["stored"], score["bytes"]) == (str(tiny_bundle), "float32", 128)
     assert (score["differences"], score["difference"]) == ([], None)
     assert rows[-1][3:] == [f"{score['averages'][kind]:.2f}" for kind in ("mean", "wmean", "all")]
 
 
 def test_absent_tasks_are_named(tiny_bundle: Path, data: tuple[Path, Content]) -> None:
-    assert "STS13" in run(tiny_bundle, "--data", data[0]).stderr
+    result = run(tiny_bundle, "--data", data[0])
+    assert "STS13 is absent: no file of it (FNWN, " in result.stderr
+    assert "average of these 2" in result.stdout
 
 
 def test_equal_bundles_do_not_differ(tiny_bundle: Path, data: tuple[Path, Content]) -> None:
@@ -70,7 +74,10 @@ def test_equal_bundles_do_not_differ(tiny_bundle: Path, data: tuple[Path, Conten
     assert first["difference"] is None
     assert second["difference"] == {"value": 0, "low": 0, "high": 0, "certain": False}
     assert second["averages"] == first["averages"]
-    _, *rows = table(tiny_bundle, tiny_bundle, "--data", data[0])
+    assert first["averages"]["mean"] == pytest.approx(np.mean([task["mean"] for task in first["tasks"]]))
+    assert first["dimension"] == 32
+    header, *rows = table(tiny_bundle, tiny_bundle, "--data", data[0])
+    assert header[-3:] == ["difference", "95% from", "to"]
     assert [row[1] for row in rows] == ["STS-B"] * 2 + ["STS12"] * 2 + ["average of these 2"] * 2
     assert [row[-3:] for row in rows[:2]] == [["-"] * 3, ["0.00"] * 3]
 
@@ -123,14 +130,13 @@ def test_bundles_of_the_hub_are_evaluated_by_name(hub: Hub, tiny_bundle: Path, d
 
 def test_errors_are_one_line(tiny_bundle: Path, golden: Path, data: tuple[Path, Content], tmp_path: Path) -> None:
     line = ("eval", "sts", tiny_bundle, "--data", data[0])
-    for options, named in (
-        (("--tasks", "sts99"), "'sts99'"),
-        (("--bytes", 17), "from 1 to 16"),
-        (("--prompt-name", "query"), "'query'"),
-    ):
-        assert named in refused(*line, *options)
+    assert "task 'sts99' is unknown" in refused(*line, "--tasks", "sts99")
+    wanted = "bytes is 17; wanted a whole number from 1 to 16: 4 bits for each of the 32 axes"
+    assert wanted in refused(*line, "--bytes", 17)
     bare = copy_bundle(tiny_bundle, tmp_path, whitening=None)
-    refused("eval", "sts", bare, "--data", data[0], "--bytes", 8, code=1)
+    assert "stores no moments" in refused("eval", "sts", bare, "--data", data[0], "--bytes", 8, code=1)
+    assert "'query'" in refused(*line, "--prompt-name", "query")
     result = invoke(evaluate, "sts", tiny_bundle, golden / "bundle-v1-vectors", "--data", data[0])
     assert result.exit_code == 1
+    assert "takes vectors, not texts" in result.stderr
     assert "·" not in result.stderr  # no stage began

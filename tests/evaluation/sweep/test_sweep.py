@@ -114,6 +114,19 @@ def test_scores_agree_with_numpy_and_scipy(
     assert all(row["score"]["average"] <= first["score"]["average"] for row in others)
 
 
+def test_two_layers_give_the_row_of_whiteningbert(run: Callable[..., Result], tmp_path: Path) -> None:
+    result = run("--layers", f"1,{LAYERS}")
+    assert result.exit_code == 0, result.stderr
+    header, *lines = [line.split() for line in result.stdout.splitlines()]
+    assert header[:3] == ["layers", "whitening", "average"]
+    assert header[-2:] == ["STS-B", "STS15"]
+    (row,) = [line for line in lines if line[:2] == [f"1,{LAYERS}", "task"]]
+    scores = json.loads((tmp_path / "out" / "sweep.json").read_bytes())["similarity"]
+    (score,) = [s for s in scores if s["layers"] == [1, LAYERS] and s["whitening"] == "task"]
+    assert [row[2], *row[-2:]] == [f"{value:.2f}" for value in (score["average"], *score["values"])]
+    assert len(lines) == 9  # both layers and the pair, each in three ways
+
+
 def test_second_sweep_reuses_cached_vectors(
     run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,11 +169,17 @@ def test_changed_config_gets_another_cache_folder(
     assert len(set((cache / "whiten").iterdir()) - before) == 1
 
 
-@pytest.mark.parametrize("layers", ["9", "2"])
-def test_errors_are_one_line(run: Callable[..., Result], tmp_path: Path, layers: str) -> None:
-    result = run("--layers", layers)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--layers", "9"], "layer 9 does not exist"),
+        (["--layers", "2"], "a sweep needs two or more"),
+    ],
+)
+def test_errors_are_one_line(run: Callable[..., Result], tmp_path: Path, arguments: list[str], message: str) -> None:
+    result = run(*arguments)
     assert result.exit_code == 2
-    assert "layer" in result.stderr.splitlines()[-1]
+    assert message in result.stderr.splitlines()[-1]
     assert not (tmp_path / "out").exists()
 
 
@@ -171,7 +190,9 @@ def test_layers_are_read_before_the_data(tmp_path: Path) -> None:
 def test_word_vectors_are_refused(run: Callable[..., Result], tmp_path: Path) -> None:
     path = tmp_path / "words.txt"
     path.write_text("a 1 2\nb 2 1\n")
-    assert run(model=path).exit_code == 2
+    result = run(model=path)
+    assert result.exit_code == 2
+    assert "is word vectors, which have one layer" in result.stderr
 
 
 def write_collection(folder: Path) -> None:
@@ -207,13 +228,14 @@ def test_search_compares_as_the_models_authors_do(run: Callable[..., Result], tm
     assert (document["collections"], document["by_cosine"], document["similarity"]) == (["a<b>"], False, [])
 
 
-def test_search_by_other_distances_is_refused(run: Callable[..., Result], tmp_path: Path) -> None:
+@pytest.mark.parametrize("similarity", ["euclidean", "manhattan"])
+def test_search_by_other_distances_is_refused(run: Callable[..., Result], tmp_path: Path, similarity: str) -> None:
     pytest.importorskip("pytrec_eval")
     write_collection(tmp_path / "found")
-    model = save([transformer("bert"), Pooling(SIZE, "mean")], tmp_path / "model", similarity_fn_name="euclidean")
+    model = save([transformer("bert"), Pooling(SIZE, "mean")], tmp_path / "model", similarity_fn_name=similarity)
     result = run("--data", tmp_path / "found", model=model)
     assert result.exit_code == 2
-    assert "euclidean" in result.stderr
+    assert f"compares vectors by {similarity}; search is scored by cosine or dot product" in result.stderr
 
 
 def test_search_is_scored_as_by_the_bundles_of_the_layers(
@@ -238,16 +260,12 @@ def test_search_is_scored_as_by_the_bundles_of_the_layers(
     with (tmp_path / "out" / "scores.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["measure"] == "search"]
     assert len(rows) == 2 * 15  # five layers and ten pairs, whitened and not
+    assert {row["STS-B"] for row in rows} == {""}
+    assert {float(row["found"]) for row in rows} == {float(row["average"]) for row in rows}
 
-
-def test_two_layers_give_the_row_of_whiteningbert(run: Callable[..., Result], tmp_path: Path) -> None:
-    result = run("--layers", f"1,{LAYERS}")
+    result = run("--data", data / "found", "--force", "--json")  # no similarity task
     assert result.exit_code == 0, result.stderr
-    header, *lines = [line.split() for line in result.stdout.splitlines()]
-    assert header[:3] == ["layers", "whitening", "average"]
-    assert header[-2:] == ["STS-B", "STS15"]
-    (row,) = [line for line in lines if line[:2] == [f"1,{LAYERS}", "task"]]
-    scores = json.loads((tmp_path / "out" / "sweep.json").read_bytes())["similarity"]
-    (score,) = [s for s in scores if s["layers"] == [1, LAYERS] and s["whitening"] == "task"]
-    assert [row[2], *row[-2:]] == [f"{value:.2f}" for value in (score["average"], *score["values"])]
-    assert len(lines) == 9  # both layers and the pair, each in three ways
+    alone = json.loads(result.stdout)["sweep"]
+    assert (alone["similarity"], alone["tasks"]) == ([], [])
+    for kind, of_kind in scores.items():
+        assert averages(alone, "search", kind)[(LAYERS,)] == of_kind[(LAYERS,)]

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.bundles import copy_bundle
 from support.cli import invoke, ok
 from support.corpus import sentences
 from whiten import Coder, Encoder
@@ -21,6 +21,7 @@ from whiten_runtime.commands.console import whiten
 from whiten_runtime.errors import BundleError
 from whiten_runtime.files.judged import Collection
 from whiten_runtime.inference.vectors import Nearest
+from whiten_whitening.measures import Judged
 
 WHOLE = [Storage("float32", lambda width: 4 * width)]
 
@@ -81,18 +82,44 @@ def test_measures_are_those_of_sentence_transformers() -> None:
     )
 
 
+def test_a_grade_is_its_gain() -> None:
+    pytest.importorskip("pytrec_eval")
+    collection, queries, rows = made(120, 25, grades=3)
+    names = collection.ids
+    found = nearest(queries, [rows], WHOLE)[0]
+    ours = measured(collection, found)["nDCG@10"]
+    discounts = 1 / np.log2(np.arange(2, 12))
+    for place, (query, own) in enumerate(collection.relevant.items()):
+        gains = [own.get(names[row], 0) for row in found.rows[place][:10]]
+        best = sorted(own.values(), reverse=True)[:10]
+        ideal = np.dot(best, discounts[: len(best)])
+        assert ours[place] == pytest.approx(100 * np.dot(gains, discounts) / ideal), query
+
+
 def test_a_document_that_is_the_query_itself_is_left_out_as_by_beir() -> None:
     """Eight texts, four of them queries under their own ids, as in ArguAna: each finds itself first."""
-    pytest.importorskip("pytrec_eval")
-    texts = {f"d{number}": f"text d{number}" for number in range(8)}
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    ids = [f"d{number}" for number in range(8)]
+    texts = {key: f"text {key}" for key in ids}
     relevant = {f"d{number}": {f"d{number + 4}": 1} for number in range(4)}
     collection = Collection("made", texts, {key: texts[key] for key in relevant}, relevant, 0)
     rows = np.eye(4, 5, dtype=np.float32)
     documents = np.concatenate([rows, rows + np.float32(0.2) * np.eye(1, 5, 4, dtype=np.float32)])
     found = nearest(rows, [documents], WHOLE)[0]
     assert [own[:2] for own in found.rows.tolist()] == [[number, number + 4] for number in range(4)]
+    run = {
+        query: {ids[row]: -float(place) for place, row in enumerate(own)}
+        for query, own in zip(relevant, found.rows, strict=True)
+    }
+    without = {query: {key: value for key, value in own.items() if key != query} for query, own in run.items()}
+    evaluator = pytrec_eval.RelevanceEvaluator(relevant, {"ndcg_cut.10", "map_cut.100", "recip_rank"})
+    kept, wanted = (list(evaluator.evaluate(runs).values()) for runs in (run, without))
     ours = measured(collection, found)
-    assert all(ours[name].tolist() == pytest.approx([100] * 4) for name in ("nDCG@10", "MAP@100", "MRR@10"))
+    assert [round(100 * own["ndcg_cut_10"], 1) for own in kept] == [63.1] * 4
+    assert [100 * own["ndcg_cut_10"] for own in wanted] == [100] * 4
+    assert ours["nDCG@10"] == pytest.approx([100] * 4)
+    assert ours["MAP@100"] == pytest.approx([100 * own["map_cut_100"] for own in wanted])
+    assert ours["MRR@10"] == pytest.approx([100 * own["recip_rank"] for own in wanted])
 
 
 def test_a_document_that_only_has_the_number_of_a_query_stays() -> None:
@@ -102,6 +129,22 @@ def test_a_document_that_only_has_the_number_of_a_query_stays() -> None:
     assert collection.own_rows == (None,)
     found = nearest(np.float32([[1, 0]]), [np.eye(2, dtype=np.float32)], WHOLE)[0]
     assert measured(collection, found)["nDCG@10"] == 100
+
+
+def test_a_relevant_document_that_is_not_there_lowers_the_scores() -> None:
+    """BEIR's own evaluation gives pytrec_eval such judgements as they are."""
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    relevant = {"q1": {"d1": 1, "gone": 2}, "q2": {"lost": 1}}
+    collection = Collection("made", {"d1": "a", "d2": "b"}, {"q1": "x", "q2": "y"}, relevant, 0)
+    found = nearest(np.eye(2, dtype=np.float32), [np.eye(2, dtype=np.float32)], WHOLE)[0]
+    run = {"q1": {"d1": 2.0, "d2": 1.0}, "q2": {"d2": 2.0, "d1": 1.0}}
+    wanted = pytrec_eval.RelevanceEvaluator(relevant, {"ndcg_cut.10", "recall.10", "map_cut.100"}).evaluate(run)
+    ours = measured(collection, found)
+    for measure, key in (("nDCG@10", "ndcg_cut_10"), ("R@10", "recall_10"), ("MAP@100", "map_cut_100")):
+        assert ours[measure] == pytest.approx([100 * wanted[query][key] for query in relevant])
+    assert ours["R@10"].tolist() == [50, 0]
+    judged = Judged(np.eye(2), np.eye(2), ({0: 1, -2: 2}, {-1: 1}), (None, None))
+    assert 100 * judged.ndcg_at_10(judged.queries, judged.documents, True) == pytest.approx(ours["nDCG@10"])
 
 
 @given(cuts=st.lists(st.integers(0, 60), max_size=4), cosine=st.booleans())
@@ -140,27 +183,47 @@ def test_intervals_are_paired() -> None:
     assert base.interval.high - base.interval.low == pytest.approx(2 * 1.96 * error, rel=0.2)
 
 
-def test_queries_and_documents_get_their_prompts(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_queries_and_documents_get_their_prompts(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pytrec_eval")
+    from whiten_evaluation import retrieval as module
+
     collection, queries, rows = made(30, 4)
+    read = module.read_manifest
+    prompts = {"query": "q: ", "document": "d: "}
+    monkeypatch.setattr(module, "read_manifest", lambda path: _with(read(path), prompts=prompts))
     asked: list[tuple[int, str]] = []
 
     def embed(texts: Any, prompt: str, advance: Any) -> np.ndarray:
         asked.append((len(texts), prompt))
         return queries if prompt == "q: " else rows
 
-    bundle = copy_bundle(tiny_bundle, tmp_path, prompts={"query": "q: ", "document": "d: "})
-    search("x", bundle, collection, embed, WHOLE, lambda count: None)
+    search("x", tiny_bundle, collection, embed, WHOLE, lambda count: None)
     assert asked == [(4, "q: "), (30, "d: ")]
 
 
 @pytest.mark.parametrize(
-    ("fields", "word"), [({"similarity_fn_name": "euclidean"}, "euclidean"), ({"route": "query"}, "query")]
+    ("fields", "word"),
+    [({"similarity_fn_name": "euclidean", "normalize": False}, "euclidean"), ({"route": "query"}, "route query")],
 )
-def test_other_bundles_are_refused(tiny_bundle: Path, tmp_path: Path, fields: dict[str, Any], word: str) -> None:
-    bundle = copy_bundle(tiny_bundle, tmp_path, **fields)
+def test_other_bundles_are_refused(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], word: str
+) -> None:
+    from whiten_evaluation import retrieval as module
+
+    read = module.read_manifest
+    monkeypatch.setattr(module, "read_manifest", lambda path: _with(read(path), **fields))
     with pytest.raises(BundleError, match=word):
-        search("x", bundle, made(5, 1)[0], None, WHOLE, len)  # type: ignore[arg-type]
+        search("x", tiny_bundle, made(5, 1)[0], None, WHOLE, len)  # type: ignore[arg-type]
+
+
+def _with(manifest: Any, **fields: Any) -> Any:
+    import msgspec
+
+    return (
+        msgspec.structs.replace(manifest, **fields)
+        if isinstance(manifest, msgspec.Struct)
+        else replace(manifest, **fields)
+    )
 
 
 def test_codes_find_what_their_coder_finds(tiny_bundle: Path) -> None:
@@ -191,6 +254,22 @@ def folder(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+def test_the_command_finds_what_is_there(tiny_bundle: Path, folder: Callable[..., Path]) -> None:
+    pytest.importorskip("pytrec_eval")
+    data = folder("one", "two")
+    result = ok("eval", "retrieval", tiny_bundle, "--data", data, "--bytes", 8, "--vector-type", "int8")
+    header, *rows = (re.split(r"  +", line) for line in result.stdout.splitlines())
+    assert header[:5] == ["bundle", "collection", "stored", "bytes", "nDCG@10"]
+    assert [(row[1], row[2]) for row in rows] == [
+        (name, way) for name in ("one", "two", "average of 2") for way in ("float32", "int8", "codes")
+    ]
+    assert all(float(row[4]) == 100 for row in rows if row[2] == "float32")
+    assert float(rows[2][4]) > 30
+    assert float(rows[2][11]) <= 0
+    document = json.loads(ok("eval", "retrieval", tiny_bundle, "--data", data / "one", "--json").stdout)
+    assert document["collections"][0]["scores"][0]["measures"]["nDCG@10"] == pytest.approx(100)
+
+
 def test_two_collections_of_one_name_are_scored_apart(tiny_bundle: Path, folder: Callable[..., Path]) -> None:
     pytest.importorskip("pytrec_eval")
     data = folder("en/one", "fr/one")
@@ -202,11 +281,8 @@ def test_two_collections_of_one_name_are_scored_apart(tiny_bundle: Path, folder:
     means = [own["scores"][0]["measures"]["nDCG@10"] for own in document["collections"]]
     assert means[0] == pytest.approx(100)
     assert means[1] < 99
-    options = ("--data", data, "--bytes", 8, "--vector-type", "int8")
-    rows = [re.split(r"  +", line) for line in ok("eval", "retrieval", tiny_bundle, *options).stdout.splitlines()]
-    assert [(row[1], row[2]) for row in rows[1:]] == [
-        (name, way) for name in ("en/one", "fr/one", "average of 2") for way in ("float32", "int8", "codes")
-    ]
+    rows = [re.split(r"  +", line) for line in ok("eval", "retrieval", tiny_bundle, "--data", data).stdout.splitlines()]
+    assert [row[1] for row in rows[1:]] == ["en/one", "fr/one", "average of 2"]
 
 
 @pytest.mark.parametrize("other", ["d0\0b", "\ud800", "d0 ", "0", "unknown 0"])
@@ -222,20 +298,20 @@ def test_measures_do_not_depend_on_what_ids_are(other: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "words"),
     [
-        (["--data", "{data}", "--split", "dev"], "test"),
-        (["--data", "{data}/one/qrels"], "test.tsv"),
-        (["--data", "{data}/none"], "none"),
-        (["--data", "{data}", "--bytes", "800"], "800"),
+        (["--data", "{data}", "--split", "dev"], "are: test"),
+        (["--data", "{data}/one/qrels"], "has no corpus.jsonl, but test.tsv; wanted BEIR's layout"),
+        (["--data", "{data}/none"], "cannot be read"),
+        (["--data", "{data}", "--bytes", "800"], "bytes is 800"),
     ],
 )
-def test_the_command_refuses(tiny_bundle: Path, folder: Callable[..., Path], options: list[str], named: str) -> None:
+def test_the_command_refuses(tiny_bundle: Path, folder: Callable[..., Path], options: list[str], words: str) -> None:
     pytest.importorskip("pytrec_eval")
     data = str(folder("one"))
     result = invoke(whiten, "eval", "retrieval", tiny_bundle, *(option.format(data=data) for option in options))
     assert result.exit_code in (1, 2)
-    assert named in result.stderr.splitlines()[-1]
+    assert words in result.stderr.splitlines()[-1]
     assert result.stdout == ""
 
 

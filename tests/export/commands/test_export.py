@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from support.checkpoints import save_checkpoint
 from support.cli import ok, refused
+from support.corpus import sentences
 from support.families import WIDENED, Family
 from support.vocabularies import write_wordpiece
 from whiten import Encoder, IntegrityError
@@ -35,7 +36,7 @@ def test_a_network_of_an_operator_that_bundles_do_not_have_is_refused_by_its_nam
     settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
     save_checkpoint(Family("fnet", write_wordpiece, sizes, tokenizer_config=settings), folder / "fourier")
     error = refused("export", folder / "fourier", "--layers", 1, "--whitening", "none", code=1)
-    assert "operator DFT" in error
+    assert error == "error: this fnet network has operator DFT, which a bundle for cpu may not use: it is not supported"
     assert not list(folder.rglob("*.onnx"))
 
 
@@ -52,6 +53,8 @@ def test_a_bundle_of_layer_1_and_the_last_is_the_default(
     assert manifest["layers"] == [1, 4]
     assert manifest["parity"]["min_cosine"] >= 0.999999
     assert manifest["whitening"]["n_samples"] == 12 * 32
+    assert "wrote bundles/tiny-bert-l1-l4-8d-norm" in result.stderr
+    assert "rough whitening" not in result.stderr
     assert [path.name for path in folder.iterdir()] == ["bundles"]
     with Encoder(folder / summary["bundle"]) as encoder:
         assert (encoder.encode("text").shape, encoder.max_seq_length) == ((8,), 9)
@@ -78,24 +81,44 @@ def test_the_same_inputs_give_the_same_bytes_and_replace_a_bundle_with_force_alo
     assert (folder / "tiny" / "whiten.json").stat().st_mtime_ns > before
 
 
+def test_the_whitening_file_whitens_the_corpus(fresh_bundle: Path) -> None:
+    stored = load_file(fresh_bundle / "whitening.safetensors")
+    assert {name: array.dtype for name, array in stored.items()} == {
+        "mean": np.float64, "W": np.float64, "eigenvalues": np.float64, "n": np.int64,
+        "corpus_mean": np.float64, "covariance": np.float64,
+    }  # fmt: skip
+    vectors = Encoder(fresh_bundle).encode(sentences(400)).astype(np.float64)
+    np.testing.assert_allclose(vectors.mean(axis=0), 0, atol=1e-3)
+    np.testing.assert_allclose(np.cov(vectors.T)[:24, :24], np.eye(24), atol=1e-2)
+
+
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--dim", "33"], 2, "1 to 32"),
-        (["--max-length", "2"], 2, "max-length is 2"),
-        (["--max-sentences", "20", "--whitening", "pca"], 2, "20 sentences"),
-        (["--corpus", "nowhere.txt"], 2, "'nowhere.txt'"),
-        (["--corpus", "latin.txt"], 1, "line 2"),
-        (["--corpus", "same.txt"], 2, "50 sentences"),
-        (["--layers", "0", "--pooling", "cls"], 1, "cls"),
-        (["--out", "file/bundle"], 2, "'file/bundle'"),
+        (["--dim", "33"], 2, "wanted 1 to 32"),
+        (["--max-length", "2"], 2, "special tokens alone take 2"),
+        (["--max-sentences", "some"], 2, "max-sentences is 'some'; wanted a whole number of at least 1, or all"),
+        (["--max-sentences", "20", "--whitening", "pca"], 2, "20 sentences cannot whiten 32 dimensions"),
+        (["--corpus", "nowhere.txt"], 2, "'nowhere.txt' does not exist"),
+        (["--corpus", "latin.txt"], 1, "line 2 is not UTF-8"),
+        (["--corpus", "same.txt"], 2, "all 50 sentences have the same vector"),
+        (
+            ["--layers", "0", "--pooling", "cls"],
+            1,
+            "takes a token that never changes, as cls of a decoder or of layer 0",
+        ),
+        (["--corpus", "table.csv", "--column", "c"], 2, "has no column 'c', only 'a', 'b'"),
+        (["--out", "file/bundle"], 2, "file' is not a directory, so 'file/bundle' cannot be written; choose another"),
+        (["--out", "file"], 2, "is not a bundle"),
     ],
+    ids=lambda case: " ".join(case) if isinstance(case, list) else "",
 )
 def test_errors_are_one_line_and_leave_no_files(
     folder: Path, checkpoint: Callable[[str], Path], options: list[str], code: int, message: str
 ) -> None:
     (folder / "latin.txt").write_bytes(b"fine\ncaf\xe9\n")
     (folder / "same.txt").write_text("again\n" * 50)
+    (folder / "table.csv").write_text("a,b\n1,2\n")
     (folder / "file").touch()
     before = sorted(path.name for path in folder.iterdir())
     assert message in refused("export", checkpoint("bert"), *options, code=code)
@@ -109,7 +132,7 @@ def test_vectors_that_float32_cannot_whiten_are_refused(folder: Path, corpus_fil
     weights["encoder.layer.0.attention.output.dense.weight"] *= 1e-5
     save_file(weights, path / "model.safetensors", {"format": "pt"})
     command = ("export", path, "--layers", "1", "--corpus", corpus_file)
-    refused(*command, "--pooling", "cls", code=1)
+    assert "use mean pooling" in refused(*command, "--pooling", "cls", code=1)
     ok(*command)
 
 
@@ -158,9 +181,20 @@ def test_bundle_with_external_weights_can_be_moved_and_is_verified(
         Encoder("moved")
 
 
-def test_a_corpus_that_repeats_itself_is_no_larger_for_it(folder: Path, checkpoint: Callable[[str], Path]) -> None:
-    lines = (f"A cat number {'abcdefghij'[n % 10]} sits on mat {'klm'[n % 3]}.\n" for n in range(2000))
-    (folder / "many.txt").write_text("".join(lines))
-    command = ("export", checkpoint("bert"), "--layers", "0,1", "--whitening", "pca", "--corpus", "many.txt")
-    assert "only 30 differ" in ok(*command, "--shrinkage", "0.5", "--out", "b").stderr
-    assert "30 sentences" in refused(*command, "--out", "c")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "warned"),
+    [
+        (lambda n: f"A cat number {'abcdefghij'[n % 10]} sits on mat {'klm'[n % 3]}.", "only 30 differ: a whitening"),
+        (lambda n: f"event {n} took {7 * n} ms", "many differ in nothing but numbers, 1 if numbers"),
+    ],
+)
+def test_a_corpus_that_repeats_itself_is_warned_of(
+    folder: Path, checkpoint: Callable[[str], Path], line: Callable[[int], str], warned: str
+) -> None:
+    (folder / "many.txt").write_text("".join(f"{line(n)}\n" for n in range(2000)))
+    options = ("--layers", "0,1", "--whitening", "pca", "--shrinkage", "0.5", "--corpus", "many.txt", "--out", "b")
+    assert f"of the 384 sentences {warned}" in ok("export", checkpoint("bert"), *options).stderr
+    if "30" in warned:
+        error = refused("export", checkpoint("bert"), *options[:4], *options[6:8], "--out", "c")
+        assert "30 sentences cannot whiten 32 dimensions" in error

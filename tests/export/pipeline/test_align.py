@@ -11,6 +11,8 @@ from support.cli import ok, refused
 from support.corpus import sentences
 from whiten import Encoder, UsageError
 
+CUT = "truncate_dim is 8, but .* space [0-9a-f]{16}, which mixes .* with pca or pca-cor and without --align-to"
+
 
 def encoded(bundle: Path) -> np.ndarray:
     with Encoder(bundle) as encoder:
@@ -25,7 +27,8 @@ def test_refit_aligned_with_the_old_bundle_finds_its_stored_vectors(
     make: Callable[..., Path], other_file: Path, tmp_path: Path
 ) -> None:
     old = make()
-    ok("refit", old, "--corpus", other_file, "--whitening", "pca", "--out", tmp_path / "plain")
+    plain = ok("refit", old, "--corpus", other_file, "--whitening", "pca", "--out", tmp_path / "plain")
+    assert f"stored vectors of {old} do not fit" in plain.stderr
     options = ("--corpus", other_file, "--whitening", "pca", "--align-to", old, "--out", tmp_path / "aligned", "--json")
     aligned = ok("refit", old, *options)
     stored, plain_vectors, aligned_vectors = map(encoded, (old, tmp_path / "plain", tmp_path / "aligned"))
@@ -34,9 +37,11 @@ def test_refit_aligned_with_the_old_bundle_finds_its_stored_vectors(
     manifest = json.loads(aligned.stdout)["manifest"]
     record = manifest["whitening"]["alignment"]
     assert record["space"] == Encoder(old).space != manifest["space"]
+    assert f"{100 * record['self_recall']:.1f} % find themselves" in aligned.stderr
     cosines = (stored * aligned_vectors).sum(axis=1)
     assert record["median_cosine"] == pytest.approx(np.median(cosines), abs=0.05)
-    with Encoder(tmp_path / "aligned") as encoder, pytest.raises(UsageError, match="truncate_dim is 8"):
+    assert f"aligned with  space {record['space']}" in ok("info", tmp_path / "aligned").stdout
+    with Encoder(tmp_path / "aligned") as encoder, pytest.raises(UsageError, match=CUT):
         encoder.encode(["a"], truncate_dim=8)
     ok("verify", tmp_path / "aligned")
 
@@ -61,7 +66,8 @@ def test_every_method_is_aligned_by_an_export_as_by_a_refit(
     ok("refit", old, *options, "--out", tmp_path / "refitted")
     np.testing.assert_allclose(encoded(tmp_path / "new"), encoded(tmp_path / "refitted"), atol=1e-3)
     if method != "pca":
-        refused("export", checkpoint("bert"), "--layers", "1,4", *options, "--dim", 8, "--out", tmp_path / "no")
+        dim = refused("export", checkpoint("bert"), "--layers", "1,4", *options, "--dim", 8, "--out", tmp_path / "no")
+        assert f"dim 8 cannot be kept of {method}" in dim
 
 
 def test_pairs_decide_on_the_whitening_and_not_on_the_layers_if_there_is_a_bundle_to_align_to(
@@ -86,14 +92,14 @@ def test_what_cannot_be_aligned_is_refused_and_nothing_is_written(
     (tmp_path / "few.txt").write_text("\n".join(sentences(40)) + "\n", "utf-8")
     refit = ("refit", old, "--corpus", other_file, "--whitening", "auto", "--out", tmp_path / "new")
     export = ("export", checkpoint("bert"), "--align-to", old, "--out", tmp_path / "new")
-    for arguments, code in (
-        ((*refit, "--align-to", cls), 2),
-        ((*refit, "--align-to", unwhitened), 1),
-        ((*refit, "--dim", 8, "--align-to", old), 2),
-        ((*refit, "--align-to", tmp_path / "absent"), 1),
-        ((*refit[:3], tmp_path / "few.txt", *refit[4:], "--align-to", old), 2),
-        ((*export, "--layers", "0", "--corpus", other_file), 2),
-        ((*export, "--whitening", "none"), 2),
+    for arguments, code, message in (
+        ((*refit, "--align-to", cls), 2, "of another model or of other layers"),
+        ((*refit, "--align-to", unwhitened), 1, "has no whitening"),
+        ((*refit, "--dim", 8, "--align-to", old), 2, "give --dim 32"),
+        ((*refit, "--align-to", tmp_path / "absent"), 1, "does not exist"),
+        ((*refit[:3], tmp_path / "few.txt", *refit[4:], "--align-to", old), 2, "40 sentences cannot align 32"),
+        ((*export, "--layers", "0", "--corpus", other_file), 2, "other layers"),
+        ((*export, "--whitening", "none"), 2, "there is no whitening"),
     ):
-        refused(*arguments, code=code)
+        assert message in refused(*arguments, code=code)
         assert not (tmp_path / "new").exists()

@@ -10,8 +10,9 @@ import pyarrow.parquet
 import pytest
 from sklearn.decomposition import PCA
 
+from support.bundles import copy_bundle
 from support.cli import ok, refused
-from whiten import BundleError, TextError, UsageError, VectorWhitener
+from whiten import BundleError, Encoder, IntegrityError, TextError, UsageError, VectorWhitener
 
 WIDTH = 20
 
@@ -67,6 +68,7 @@ def test_bundle_is_transformed_verified_and_pickled(bundle: Path, vectors: np.nd
     ok("transform", bundle, "--input", tmp_path / "in.npy", "--out", tmp_path / "out.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), together)
     ok("verify", bundle)
+    assert f"vectors of {WIDTH} dimensions" in ok("info", bundle).stdout
 
 
 def test_normalised_bundle_gives_unit_vectors(files: dict[str, Path], vectors: np.ndarray, tmp_path: Path) -> None:
@@ -96,23 +98,23 @@ def test_bundles_that_vectors_cannot_be_aligned_to_are_refused(
 ) -> None:
     np.save(tmp_path / "wide.npy", np.random.default_rng(0).normal(size=(200, WIDTH + 1)))
     new = ("export", "--out", tmp_path / "no", "--from-vectors")
-    for arguments in (
-        (tmp_path / "wide.npy", "--align-to", bundle),
-        (files[".npy"], "--dim", 3, "--align-to", bundle),
-        (files[".npy"], "--align-to", tiny_bundle),
+    for arguments, message in (
+        ((tmp_path / "wide.npy", "--align-to", bundle), "(vectors of 20 and 21 dimensions)"),
+        ((files[".npy"], "--dim", 3, "--align-to", bundle), "the new bundle of 3; give --dim 20"),
+        ((files[".npy"], "--align-to", tiny_bundle), "it is of another model or of other layers"),
     ):
-        refused(*new, *arguments)
+        assert message in refused(*new, *arguments)
         assert not (tmp_path / "no").exists()
 
 
 @pytest.mark.parametrize(
     ("values", "error", "message"),
     [
-        (np.zeros((2, WIDTH + 1)), UsageError, "21"),
+        (np.zeros((2, WIDTH + 1)), UsageError, r"shape \(2, 21\); wanted \[n, 20\]"),
         (np.zeros((1, 1, WIDTH)), UsageError, "shape"),
-        (np.full((3, WIDTH), np.nan), TextError, r"vectors\[0\]"),
-        ([["a"] * WIDTH], TextError, "numbers"),
-        ([[1.0], [1.0, 2.0]], TextError, "length"),
+        (np.full((3, WIDTH), np.nan), TextError, r"vectors\[0\] is not finite"),
+        ([["a"] * WIDTH], TextError, "not numbers"),
+        ([[1.0], [1.0, 2.0]], TextError, "rows of equal length"),
     ],
 )
 def test_invalid_vectors_are_refused(bundle: Path, values: object, error: type[Exception], message: str) -> None:
@@ -120,26 +122,40 @@ def test_invalid_vectors_are_refused(bundle: Path, values: object, error: type[E
         whitener.transform(values)  # type: ignore[arg-type]
 
 
-def test_bundles_of_texts_and_of_vectors_are_not_mixed(bundle: Path, tiny_bundle: Path) -> None:
-    with pytest.raises(BundleError):
+def test_bundles_of_texts_and_altered_ones_are_refused(bundle: Path, tiny_bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="takes vectors, not texts"):
+        Encoder(bundle)
+    with pytest.raises(BundleError, match="takes texts, not vectors"):
         VectorWhitener(tiny_bundle)
-    refused("embed", bundle, "text", code=1)
+    assert "takes vectors, not texts" in refused("embed", bundle, "text", code=1)
+    copy = copy_bundle(bundle, tmp_path)
+    with (copy / "onnx" / "model.onnx").open("r+b") as file:
+        file.seek(-2, 2)
+        file.write(b"\x01")
+    with pytest.raises(IntegrityError):
+        VectorWhitener(copy)
 
 
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--layers", "1"], 2, "--layers"),
-        (["--precision", "int8"], 2, "--precision"),
-        (["--whitening", "none"], 2, "'none'"),
-        (["--dim", "21"], 2, "1 to 20"),
-        (["--column", "x"], 2, "column"),
-        (["--from-vectors", "nowhere.npy"], 2, "nowhere.npy"),
-        (["--from-vectors", "few.npy"], 2, "15 vectors"),
-        (["--from-vectors", "nan.npy"], 1, "vector 3"),
-        (["--from-vectors", "objects.npy"], 1, "objects.npy"),
-        (["--from-vectors", "large.npy"], 1, "vector 1"),
-        (["--from-vectors", "uneven.jsonl"], 1, "uneven.jsonl"),
+        (["--layers", "1"], 2, "--layers is for models"),
+        (["--dev", "pairs.csv"], 2, "--dev is for models"),
+        (["--precision", "int8"], 2, "--precision is for models"),
+        (["--whitening", "none"], 2, "whitening is 'none'; wanted pca or zca"),
+        (["--dim", "21"], 2, "wanted 1 to 20"),
+        (["--column", "x"], 2, "has no column"),
+        (["--from-vectors", "nowhere.npy"], 2, "does not exist"),
+        (["--from-vectors", "v.bin"], 2, "unknown kind of file"),
+        (["--from-vectors", "few.npy"], 2, "15 vectors cannot whiten 20 dimensions"),
+        (["--from-vectors", "flat.npy"], 1, "wanted numbers [n, d]"),
+        (["--from-vectors", "nan.npy"], 1, "vector 3 is not finite"),
+        (["--from-vectors", "objects.npy"], 1, "not a .npy file"),
+        (["--from-vectors", "several.npy"], 1, "holds several arrays"),
+        (["--from-vectors", "huge.jsonl"], 1, "is too large"),
+        (["--from-vectors", "large.npy"], 1, "vector 1 is not finite"),
+        (["--from-vectors", "uneven.jsonl"], 1, "wanted one length"),
+        (["--from-vectors", "empty.jsonl"], 1, "holds no vector"),
     ],
 )
 def test_errors_leave_no_bundle(
@@ -147,9 +163,15 @@ def test_errors_leave_no_bundle(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     np.save("few.npy", np.random.default_rng(0).normal(size=(15, WIDTH)))
+    np.save("flat.npy", np.zeros(5))
     np.save("nan.npy", np.array([[1.0], [2.0], [np.nan]]))
     np.save("objects.npy", np.array([{}]), allow_pickle=True)
     Path("uneven.jsonl").write_text("[1, 2]\n[1]\n")
+    Path("empty.jsonl").write_text("\n")
+    Path("v.bin").touch()
+    np.savez("several.npz", a=np.zeros((2, 2)), b=np.zeros((2, 2)))
+    Path("several.npz").rename("several.npy")
+    Path("huge.jsonl").write_text(f"[{10**400}]\n")
     np.save("large.npy", np.full((3, 2), 1e300))
     source = [] if "--from-vectors" in options else ["--from-vectors", files[".npy"]]
     assert message in refused("export", *source, *options, "--out", "b", code=code)
@@ -157,5 +179,5 @@ def test_errors_leave_no_bundle(
 
 
 def test_missing_model_or_vectors_are_refused() -> None:
-    refused("export")
-    refused("export", "text-embedding-3-small")
+    assert "MODEL is missing" in refused("export")
+    assert "--from-vectors FILE" in refused("export", "text-embedding-3-small")

@@ -25,25 +25,29 @@ pytestmark = pytest.mark.slow
     "unused", [("--corpus", "absent.txt"), ("--max-sentences", "50"), ("--whitening", "auto", "--shrinkage", "oas")]
 )
 def test_what_no_whitening_needs_is_refused(tmp_path: Path, unused: tuple[str, ...]) -> None:
-    refused("export", "minilm", "--layers", "1,6", *unused, "--out", tmp_path / "b")
+    error = refused("export", "minilm", "--layers", "1,6", *unused, "--out", tmp_path / "b")
+    assert "was given, but nothing is fitted: the model was trained for similarity" in error
 
 
 def test_command_records_its_candidates_in_the_manifest(
     checkpoint: Callable[[str], Path], corpus_file: Path, dev_file: Path, tmp_path: Path
 ) -> None:
     arguments = (checkpoint("bert"), "--corpus", corpus_file, "--whitening", "auto", "--out", tmp_path / "b")
-    ok("export", *arguments, "--dev", dev_file)
+    result = ok("export", *arguments, "--dev", dev_file)
     with Encoder(tmp_path / "b") as encoder:
         choice = encoder.manifest.choice
         assert choice is not None
+        assert choice.why in result.stderr
         assert choice.pairs is not None
         assert choice.pairs.sentences == 80
         highest = max(candidate.spearman for candidate in choice.candidates)
         value = round(100 * highest, 2)
         if "simplest" in choice.why:
             value = float(choice.why.partition("(Spearman ")[2].split(" ")[0])
+            assert f", best {100 * highest:.2f} ± " in choice.why
         best = next(one for one in choice.candidates if round(100 * one.spearman, 2) == value)
         assert encoder.dimension == best.dimension
+        assert "80 pairs are few to choose a whitening by, 200 or more are advised" in result.stderr
         assert len({(c.whitening, c.shrinkage, c.dimension) for c in choice.candidates}) > 20
         assert (encoder.manifest.whitening.beta if encoder.manifest.whitening else None) == best.beta
         dev = [json.loads(line) for line in dev_file.read_text("utf-8").splitlines()]
@@ -58,6 +62,17 @@ def test_fine_tuned_checkpoint_is_not_whitened(tmp_path: Path) -> None:
     result = ok("export", "minilm", "--layers", "6", "--whitening", "auto", "--out", tmp_path / "b", "--json")
     manifest = json.loads(result.stdout)["manifest"]
     assert manifest["whitening"] is None
+    assert manifest["choice"]["why"] == "the model was trained for similarity, which whitening undoes"
+    assert "chosen   not whitened: the model was trained for similarity" in result.stderr
+    assert "fitting" not in result.stderr
+
+
+def test_lower_layers_of_a_fine_tuned_checkpoint_are_said_to_be_others(corpus_file: Path, tmp_path: Path) -> None:
+    why = "these layers were not trained for similarity"
+    result = ok("export", "minilm", "--layers", "0,1", "--corpus", corpus_file, "--out", tmp_path / "b", "--json")
+    assert why in json.loads(result.stdout)["manifest"]["choice"]["why"]
+    again = ok("refit", tmp_path / "b", "--corpus", corpus_file, "--out", tmp_path / "c", "--json")
+    assert why in json.loads(again.stdout)["manifest"]["choice"]["why"]
 
 
 def test_fine_tuned_checkpoint_is_centred_and_rotated_if_fewer_dimensions_are_wanted(
@@ -68,6 +83,7 @@ def test_fine_tuned_checkpoint_is_centred_and_rotated_if_fewer_dimensions_are_wa
     )
     manifest = json.loads(result.stdout)["manifest"]
     assert (manifest["whitening"]["beta"], manifest["dimension"]) == (0.0, 64)
+    assert "chosen   centred only: the model was trained for similarity" in result.stderr
 
 
 def vocabulary(words: list[str]) -> Tokenizer:
@@ -98,10 +114,12 @@ def test_bytes_of_other_scripts_are_decoded() -> None:
     ("spec", "told"),
     [
         (WhiteningSpec(dimension=9), None),
-        (WhiteningSpec("zca"), "dropped"),
-        (WhiteningSpec(shrinkage=0.3), "guess"),
+        (WhiteningSpec(dimension=12), "directions: what a text has in the others is dropped, or damped"),
+        (WhiteningSpec("zca"), "directions: what a text has in the others is dropped, or damped"),
+        (WhiteningSpec(shrinkage=0.3), "directions: the others are whitened by a guess"),
+        (WhiteningSpec(dimension=12, shrinkage=0.3), "3 of the 12 dimensions are any of the others: keep --dim 9"),
         (WhiteningSpec(beta=0), None),
-        (WhiteningSpec(beta=0, dimension=12), "--dim 9"),
+        (WhiteningSpec(beta=0, dimension=12), "3 of the 12 dimensions are any of the others: keep --dim 9"),
     ],
 )
 def test_what_becomes_of_directions_that_the_corpus_lacks_is_said(spec: WhiteningSpec, told: str | None) -> None:

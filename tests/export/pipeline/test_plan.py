@@ -1,6 +1,7 @@
 """Test plans of exports: what they say, and that nothing is downloaded or written."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,15 +27,19 @@ def stored(folder: Path) -> int:
         return sum(int(np.prod(file.get_slice(name).get_shape())) for name in file.keys())  # noqa: SIM118
 
 
-@pytest.mark.parametrize("family", ["bert", "albert", "llama", "mpnet", "t5", "xlm"])
+@pytest.mark.parametrize("family", ["bert", "distilbert", "albert", "mpnet", "llama", "modernbert", "xlm", "gpt2"])
 def test_weights_are_counted_by_the_config(checkpoint: Callable[[str], Path], family: str) -> None:
     folder = checkpoint(family)
     model = open_model(resolve(str(folder)))
     whole, low = model.count_weights((4,)), model.count_weights((0, 1))
-    assert whole.loaded == low.loaded
-    assert whole.loaded < stored(folder) if family == "t5" else whole.loaded == stored(folder)  # without its decoder
+    assert whole.loaded == low.loaded == stored(folder)
     assert whole.exported <= whole.loaded
     assert low.exported < whole.exported or family == "albert"  # all of whose blocks have the same weights
+
+
+def test_a_decoder_of_t5_is_not_counted(checkpoint: Callable[[str], Path]) -> None:
+    model = open_model(resolve(str(checkpoint("t5"))))
+    assert model.count_weights((4,)).loaded < stored(checkpoint("t5"))
 
 
 def test_nothing_is_written_and_json_has_the_plan(
@@ -48,17 +53,20 @@ def test_nothing_is_written_and_json_has_the_plan(
     assert (found["whitening"], found["sentences"], manifest["dimension"]) == ("auto", 384, 32)
     assert (manifest["max_seq_length"], manifest["precision"], found["warnings"]) == (48, "fp32", [])
     assert found["memory_bytes"] < found["usable_bytes"]
+    shown = ok("export", checkpoint("bert"), "--layers", "1,-1", "--plan")
+    assert "whitening   auto, on 384 sentences" in shown.stdout
+    assert "wrote" not in shown.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_an_export_refuses_is_refused(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     out = tmp_path / "bundle"
     ok("export", checkpoint("bert"), "--whitening", "none", "--out", out)
-    refused("export", checkpoint("bert"), "--out", out, "--plan")
+    assert "--force" in refused("export", checkpoint("bert"), "--out", out, "--plan")
     assert json.loads(ok("export", checkpoint("bert"), "--out", out, "--force", "--plan", "--json").stdout)["weights"]
-    refused("export", checkpoint("bert"), "--out", tmp_path, "--plan")
-    refused("export", checkpoint("bert"), "--layers", "9", "--plan")
-    refused("export", "mine", "--from-vectors", "a.npy", "--plan")
+    assert "not a bundle" in refused("export", checkpoint("bert"), "--out", tmp_path, "--plan")
+    assert "layer" in refused("export", checkpoint("bert"), "--layers", "9", "--plan")
+    assert "--plan is for models" in refused("export", "mine", "--from-vectors", "a.npy", "--plan")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -68,8 +76,17 @@ def test_too_little_memory_is_told_before_the_work(
     monkeypatch.setattr(plan, "usable_memory", lambda: 100_000_000)
     result = ok("export", checkpoint("bert"), "--precision", precision, "--plan", "--json")
     (warning,) = json.loads(result.stdout)["warnings"]
-    assert "0.6 GB" in warning
-    refused("export", checkpoint("bert"), "--precision", precision, "--corpus", tmp_path / "no", "--plan")
+    assert f"in {precision} takes about 0.6 GB of memory, and this process may use 0.1 GB" in warning
+    said = refused("export", checkpoint("bert"), "--precision", precision, "--corpus", tmp_path / "no", "--plan")
+    assert "no" in said
+
+
+def test_an_export_warns_as_its_plan_does(
+    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "usable_memory", lambda: 100_000_000)
+    lines = ok("export", checkpoint("bert"), "--whitening", "none", "--out", tmp_path / "b").stderr.splitlines()
+    assert ["takes about 0.6 GB of memory" in line for line in lines[:2]] == [False, True]
 
 
 def test_the_network_of_a_repository_is_not_downloaded(hub: Hub, tmp_path: Path) -> None:
@@ -132,6 +149,27 @@ def test_memory_grows_with_weights_and_texts(tmp_path: Path) -> None:
     longest = plan_export(Recipe(str(wide), max_length=40_000))
     assert longest.memory_bytes > second.memory_bytes
     assert longest.seconds > second.seconds
+
+
+def test_memory_grows_with_layers_and_pieces_and_where_weights_are_stored_in_half_precision(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    def memory(folder: Path, layer: int) -> int:
+        return plan_export(Recipe(str(folder), layers=(0, layer), whitening=None)).memory_bytes
+
+    folder = checkpoint("bert")
+    half = save_half(folder, tmp_path / "half")
+    assert memory(folder, 1) < memory(folder, 4) < memory(half, 4)
+    pieces = checkpoint("xlm-roberta")
+    assert memory(pieces, 1) > 600_000_000 + 2800 * open_model(resolve(str(pieces))).vocab_size
+
+
+def save_half(folder: Path, copy: Path) -> Path:
+    shutil.copytree(folder, copy)
+    config = json.loads((copy / "config.json").read_text("utf-8"))
+    name = "dtype" if "dtype" in config else "torch_dtype"
+    write_json(copy / "config.json", config | {name: "float16"})
+    return copy
 
 
 def test_memory_of_attention_that_is_not_fused_grows_with_the_square_of_the_length(tmp_path: Path) -> None:

@@ -33,8 +33,10 @@ def published(tmp_path: Path) -> Callable[..., Path]:
 @pytest.mark.parametrize(
     ("pooling", "include_prompt", "normalize"),
     [
+        ("mean", False, False),
         ("mean", False, True),
         ("lasttoken", False, False),
+        ("mean", True, False),
         ("cls", True, False),
     ],
 )
@@ -42,8 +44,10 @@ def test_a_prompt_that_fills_the_text_is_told_once(
     published: Callable[..., Path], tmp_path: Path, pooling: str, include_prompt: bool, normalize: bool
 ) -> None:
     folder = published(pooling, include_prompt, normalize)
-    (line,) = ok("export", folder, "--out", tmp_path / "b", "-q").stderr.splitlines()
-    assert line.startswith("warning: prompt 'q' ")
+    result = ok("export", folder, "--out", tmp_path / "b", "-q")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("warning: prompt 'q' has ")
+    assert "tokens, a text may have 12: nothing of a text would be left, so all texts get the same vector" in line
     with Encoder(tmp_path / "b") as encoder:
         for name in ("q", "s"):
             np.testing.assert_allclose(
@@ -51,12 +55,14 @@ def test_a_prompt_that_fills_the_text_is_told_once(
             )
 
 
-@pytest.mark.parametrize(("pooling", "normalize"), [("cls", False), ("max", True)])
+@pytest.mark.parametrize(("pooling", "normalize"), [("cls", False), ("max", False), ("max", True)])
 def test_it_is_refused_where_the_pooling_has_no_vector_of_no_tokens(
     published: Callable[..., Path], tmp_path: Path, pooling: str, normalize: bool, recwarn: pytest.WarningsRecorder
 ) -> None:
     error = refused("export", published(pooling, False, normalize), "--out", tmp_path / "b", "-q")
-    assert "prompt 'q'" in error
+    assert "prompt 'q' has " in error
+    assert "tokens, a text may have 12: nothing of a text would be left, and pooling" in error
+    assert "nan" not in error.lower().replace("--max", "")
     assert not [warning for warning in recwarn if issubclass(warning.category, RuntimeWarning)]
     assert not (tmp_path / "b").exists()
 
@@ -65,5 +71,5 @@ def test_it_is_refused_where_the_pooling_has_no_vector_of_no_tokens(
 def test_a_longer_maximum_length_helps(published: Callable[..., Path], tmp_path: Path, pooling: str) -> None:
     folder = published(pooling, False)
     write_json(folder / "config_sentence_transformers.json", {"prompts": {"q": "represent the sentence: "}})
-    refused("export", folder, "--max-length", "6", "--out", tmp_path / "b")
+    assert "a text may have 6" in refused("export", folder, "--max-length", "6", "--out", tmp_path / "b")
     assert ok("export", folder, "--max-length", "24", "--out", tmp_path / "b", "-q").stderr == ""

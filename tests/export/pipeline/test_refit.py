@@ -80,7 +80,8 @@ def test_a_bundle_that_is_replaced_meanwhile_is_refused(
 
     monkeypatch.setattr(module, name, replace_after)
     out = tmp_path / "out"
-    refused("refit", bundle, "--corpus", corpus_file, "--whitening", "pca", "--out", out, code=1)
+    error = refused("refit", bundle, "--corpus", corpus_file, "--whitening", "pca", "--out", out, code=1)
+    assert "is another bundle than" in error or "replaced or altered since" in error
     assert not out.exists()
 
 
@@ -88,11 +89,15 @@ def test_a_bundle_that_is_replaced_meanwhile_is_refused(
 @pytest.mark.parametrize(
     "options",
     [
+        (),
+        ("--whitening", "none"),
         ("--whitening", "none", "--normalize"),
         ("--normalize", "--dim", 8),
+        ("--precision", "int8", "--dim", 8),
         ("--precision", "fp16"),
         ("--precision", "int8", "--whitening", "none"),
     ],
+    ids=lambda options: "-".join(str(option).lstrip("-") for option in options) or "plain",
 )
 @pytest.mark.parametrize("method", ["pca", "zca"])
 def test_refit_whitens_bundles_of_every_kind(
@@ -147,6 +152,41 @@ def test_refit_changes_only_the_weights_of_the_whitening(
             np.testing.assert_array_equal(new[name], array, err_msg=name)
 
 
+@pytest.mark.slow
+def test_isotropy_is_measured_before_and_after_whitening(tiny_bundle: Path, corpus_file: Path, tmp_path: Path) -> None:
+    corpus = ("--corpus", corpus_file, "--max-sentences", "all")
+    ok("refit", tiny_bundle, *corpus, "--whitening", "centre", "--out", tmp_path / "centred")
+    with Encoder(tiny_bundle) as full, Encoder(tmp_path / "centred") as centred:
+        whitening, rotated = full.manifest.whitening, centred.manifest.whitening
+        before, after, only = whitening.isotropy_before, whitening.isotropy_after, rotated.isotropy_after
+        units = full.encode(sentences(400), normalize_embeddings=True).astype(np.float64)
+    cosines = (units @ units.T)[np.triu_indices(400, 1)]
+    assert after.average_cosine == pytest.approx(cosines.mean(), abs=1e-4)
+    assert before.average_cosine > 0.05 > abs(after.average_cosine)
+    assert before.iso_score < after.iso_score
+    assert before.iso_score == pytest.approx(only.iso_score, rel=1e-4)  # a rotation changes no spectrum
+    assert after.partition_score > max(before.partition_score, 0.8)
+    assert "isotropy    IsoScore" in ok("info", tiny_bundle).stdout
+
+
+@pytest.mark.slow
+def test_statistics_of_the_float32_bundle_whiten_the_int8_bundle(
+    make: Callable[..., Path], other_file: Path, tmp_path: Path
+) -> None:
+    full, small = make("--whitening", "none"), make("--precision", "int8", "--dim", 8)
+    stats = tmp_path / "s.safetensors"
+    ok("fit", full, "--corpus", other_file, "-o", stats)
+    assert "warning" not in ok("refit", full, "--stats", stats, "--dim", 8, "--out", tmp_path / "full").stderr
+    result = ok("refit", small, "--stats", stats, "--dim", 8, "--out", tmp_path / "small")
+    assert "the statistics are of fp32 vectors" in result.stderr
+    weights = [load_file(tmp_path / name / "whitening.safetensors")["W"] for name in ("full", "small")]
+    np.testing.assert_array_equal(*weights)
+    with Encoder(tmp_path / "full") as first, Encoder(tmp_path / "small") as second:
+        assert second.manifest.precision == "int8"
+        both = [encoder.encode(sentences(100), normalize_embeddings=True) for encoder in (first, second)]
+        assert (both[0] * both[1]).sum(axis=1).mean() > 0.99
+
+
 def test_statistics_of_the_same_sentences_are_refused(
     tiny_bundle: Path, corpus_file: Path, other_file: Path, tmp_path: Path
 ) -> None:
@@ -156,7 +196,8 @@ def test_statistics_of_the_same_sentences_are_refused(
         ok("fit", tiny_bundle, *corpora, "-o", tmp_path / name)
     for first, second in ("ss", "su", "ut"):
         stats = ("--stats", tmp_path / first, "--stats", tmp_path / second)
-        assert str(tmp_path / second) in refused("refit", tiny_bundle, *stats, "--dim", 8, "--out", tmp_path / "b")
+        message = refused("refit", tiny_bundle, *stats, "--dim", 8, "--out", tmp_path / "b", code=2)
+        assert f"{tmp_path / second}: has sentences of which other --stats are too" in message
     ok("refit", tiny_bundle, "--stats", tmp_path / "s", "--stats", tmp_path / "t", "--dim", 8, "--out", tmp_path / "b")
 
 
@@ -224,6 +265,34 @@ def test_a_whitening_takes_the_place_of_the_authors_normalisation_as_in_an_expor
 
 
 @pytest.mark.slow
+def test_client_files_that_another_program_wrote_anew_do_not_contradict_the_new_manifest(
+    tiny_bundle: Path, other_file: Path, tmp_path: Path
+) -> None:
+    bundle = copy_bundle(tiny_bundle, tmp_path)
+    rewritten = bundle / "sentence_bert_config.json"
+    rewritten.write_text('{"max_seq_length": 16}', "utf-8")
+    ok("refit", bundle, "--corpus", other_file, "--whitening", "zca", "--out", tmp_path / "new")
+    with Encoder(tmp_path / "new") as new, Encoder(bundle) as old:
+        assert new.max_seq_length == old.max_seq_length == 48
+        assert new.manifest.files[rewritten.name] == old.manifest.files[rewritten.name]
+    assert (tmp_path / "new" / rewritten.name).read_bytes() == rewritten.read_bytes()
+    assert "manifest_sha256" in json.loads((tmp_path / "new" / "whiten.json").read_bytes())
+
+
+@pytest.mark.slow
+def test_transformers_js_is_told_that_the_new_graph_has_its_weights_beside_it(
+    tiny_bundle: Path, other_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A larger whitening can move all weights to a file of their own."""
+    monkeypatch.setattr("whiten_export.graph.build._INLINE_LIMIT", 1)
+    ok("refit", tiny_bundle, "--corpus", other_file, "--out", tmp_path / "new")
+    told = json.loads((tmp_path / "new" / "config.json").read_bytes())["transformers.js_config"]
+    assert (tmp_path / "new" / "onnx" / "model.onnx_data").is_file()
+    assert told["use_external_data_format"] == {"model.onnx": 1}
+    ok("verify", tmp_path / "new")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_a_snapshot_of_the_hub_is_fitted_and_refitted_as_a_directory(
     hub: Hub,
@@ -258,21 +327,3 @@ def test_a_snapshot_of_the_hub_is_fitted_and_refitted_as_a_directory(
         assert told == {"dtype": "fp32"} | ({"use_external_data_format": {"model.onnx": 1}} if separate else {})
         assert not any(path.is_symlink() for path in (tmp_path / "1" / name).rglob("*"))
         assert contents(tmp_path / "0" / name) == contents(tmp_path / "1" / name)
-
-
-@pytest.mark.slow
-def test_statistics_of_the_float32_bundle_whiten_the_int8_bundle(
-    make: Callable[..., Path], other_file: Path, tmp_path: Path
-) -> None:
-    full, small = make("--whitening", "none"), make("--precision", "int8", "--dim", 8)
-    stats = tmp_path / "s.safetensors"
-    ok("fit", full, "--corpus", other_file, "-o", stats)
-    assert "warning" not in ok("refit", full, "--stats", stats, "--dim", 8, "--out", tmp_path / "full").stderr
-    result = ok("refit", small, "--stats", stats, "--dim", 8, "--out", tmp_path / "small")
-    assert "the statistics are of fp32 vectors" in result.stderr
-    weights = [load_file(tmp_path / name / "whitening.safetensors")["W"] for name in ("full", "small")]
-    np.testing.assert_array_equal(*weights)
-    with Encoder(tmp_path / "full") as first, Encoder(tmp_path / "small") as second:
-        assert second.manifest.precision == "int8"
-        both = [encoder.encode(sentences(100), normalize_embeddings=True) for encoder in (first, second)]
-        assert (both[0] * both[1]).sum(axis=1).mean() > 0.99

@@ -30,17 +30,18 @@ def test_nothing_is_embedded_for_a_place_or_a_bundle_that_does_not_fit(golden: P
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(f"Sentence number {number}." for number in range(40)))
     command = ("refit", old, "--corpus", corpus, "--out")
-    refused(*command, corpus / "new")
+    place = f"'{corpus}' is not a directory, so '{corpus / 'new'}' cannot be written; choose another --out"
+    assert place in refused(*command, corpus / "new")
     aligned = (*command, tmp_path / "new", "--align-to")
-    refused(*aligned, other)
-    refused(*aligned, old, "--dim", 2)
-    refused(*aligned, tmp_path / "none", code=1)
+    assert "cannot be aligned to: it is of another model" in refused(*aligned, other)
+    assert "dimensions, the new bundle of 2; give --dim" in refused(*aligned, old, "--dim", 2)
+    assert "none' does not exist" in refused(*aligned, tmp_path / "none", code=1)
     assert not (tmp_path / "new").exists()
 
 
 def test_a_path_is_never_a_name_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BundleError, match="'org/name' does not exist"):
+    with pytest.raises(BundleError, match="bundle 'org/name' does not exist; make one with whiten-export, or check"):
         refit_bundle(Path("org/name"), "s.stats", WhiteningSpec(), "new")
 
 
@@ -59,21 +60,26 @@ def test_errors_write_no_bundle(tiny_bundle: Path, make: Callable[..., Path], ot
     out, corpus = ("--out", tmp_path / "new"), ("--corpus", other_file)
     fit, refit = ("fit", tiny_bundle), ("refit", tiny_bundle, *out)
     for arguments, code, message in (
-        (refit, 2, "--corpus"),
-        ((*refit, *corpus, "--stats", stats), 2, "--corpus"),
-        ((*refit, "--stats", stats, "--prompt-name", "query"), 2, "--prompt-name"),
-        ((*refit, "--corpus", BUILTIN_CORPUS, "--column", "x"), 2, "column 'x'"),
-        ((*refit, "--stats", stats, "--stats", cls), 2, "network_sha256"),
-        ((*refit, "--stats", tmp_path / "none"), 2, "none"),
-        ((*refit, "--stats", bad), 1, "bad.stats"),
-        ((*refit, "--corpus", few, "--whitening", "pca"), 2, "3 sentences"),
-        ((*refit, "--stats", stats, "--dim", 99), 2, "1 to 32"),
-        (("refit", tiny_bundle, "--stats", stats, "--out", tiny_bundle), 2, "--force"),
-        (("refit", tmp_path, "--stats", stats, *out), 1, "bundle"),
+        (refit, 2, "give either --corpus FILE or --stats FILE"),
+        ((*refit, *corpus, "--stats", stats), 2, "give either"),
+        ((*refit, "--stats", stats, "--column", "x"), 2, "are for --corpus"),
+        ((*refit, "--stats", stats, "--max-sentences", "all"), 2, "are for --corpus"),
+        ((*refit, "--corpus", BUILTIN_CORPUS, "--column", "x"), 2, "column 'x' was given without a corpus file"),
+        ((*refit, "--stats", stats, "--stats", cls), 2, "is not of this bundle's model (network_sha256 '"),
+        ((*refit, "--stats", tmp_path / "none"), 2, "does not exist; make it with whiten fit"),
+        ((*refit, "--stats", bad), 1, "not a file of whiten fit"),
+        ((*refit, "--corpus", few, "--whitening", "pca"), 2, "3 sentences cannot whiten 32 dimensions"),
+        ((*refit, "--corpus", tmp_path / "absent.txt"), 2, "does not exist"),
+        ((*refit, "--stats", stats, "--whitening", "zca", "--dim", 3), 2, "not ordered by variance"),
+        ((*refit, "--stats", stats, "--dim", 99), 2, "wanted 1 to 32"),
+        (("refit", tiny_bundle, "--stats", stats, "--out", tiny_bundle), 2, "exists; replace it with --force"),
+        (("refit", tmp_path, "--stats", stats, *out), 1, "is not a whiten bundle"),
         (("refit", other, "--stats", stats, *out), 2, "weights_sha256"),
-        (("refit", vectors, *corpus, *out), 2, "vectors"),
-        ((*fit, "-o", stats), 2, "--corpus"),
-        ((*fit, *corpus, "-o", tmp_path), 2, "directory"),
+        (("refit", vectors, "--stats", stats, *out), 2, "takes vectors, not texts; fit it anew with"),
+        (("refit", vectors, *corpus, *out), 2, "takes vectors, not texts; fit it anew with"),
+        ((*fit, "-o", stats), 2, "--corpus is missing"),
+        ((*fit, *corpus, "-o", tmp_path), 2, "is a directory; name a file"),
+        ((*fit, *corpus, "-o", tmp_path / "no" / "s"), 2, "is not a directory; create it"),
     ):
         assert message in refused(*arguments, code=code), arguments
         assert not (tmp_path / "new").exists()
@@ -81,16 +87,20 @@ def test_errors_write_no_bundle(tiny_bundle: Path, make: Callable[..., Path], ot
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "change", [lambda rows: np.roll(rows, 1, axis=0), lambda rows: rows[:, :7]], ids=["other texts", "other shape"]
+    ("change", "message"),
+    [
+        (lambda rows: np.roll(rows, 1, axis=0), "misses its gate"),
+        (lambda rows: rows[:, :7], "texts and vectors of shapes"),
+    ],
 )
 def test_probes_of_other_vectors_are_refused(
-    tiny_bundle: Path, other_file: Path, tmp_path: Path, change: Callable[[np.ndarray], np.ndarray]
+    tiny_bundle: Path, other_file: Path, tmp_path: Path, change: Callable[[np.ndarray], np.ndarray], message: str
 ) -> None:
     copy = copy_bundle(tiny_bundle, tmp_path)
     probes = load_file(copy / "probes.safetensors")
     probes["unwhitened"] = np.ascontiguousarray(change(probes["unwhitened"]))
     rewrite_file(copy, "probes.safetensors", save(probes))
-    refused("refit", copy, "--corpus", other_file, "--out", tmp_path / "new", code=1)
+    assert message in refused("refit", copy, "--corpus", other_file, "--out", tmp_path / "new", code=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy"]
 
 
@@ -98,4 +108,4 @@ def test_probes_of_other_vectors_are_refused(
 def test_an_estimator_that_sif_cannot_have_is_refused(tmp_path: Path) -> None:
     write_word_vectors(tmp_path / "words.txt", sentences(400), 6)
     sif = ("export", tmp_path / "words.txt", "--pooling", "sif")
-    refused(*sif, "--shrinkage", "ledoit-wolf")
+    assert "fourth moment" in refused(*sif, "--shrinkage", "ledoit-wolf")

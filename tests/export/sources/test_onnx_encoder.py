@@ -117,13 +117,19 @@ def test_links_into_another_folder_are_followed(folder: Path, tmp_path: Path) ->
         file.write(b"\x01")
     assert resolve(str(folder)).weights_sha256 != whole
     (folder / "weights.bin").unlink()
-    assert "'weights.bin'" in refused("export", folder)
+    assert "'weights.bin', which is not there" in refused("export", folder)
 
 
 def test_tokenizer_that_contradicts_its_config_is_refused(folder: Path, tmp_path: Path) -> None:
     """tokenizer.json lower-cases, tokenizer_config.json says that it does not: the ids of transformers decide."""
     change_json(folder / "tokenizer_config.json", do_lower_case=False)
-    assert "other ids" in refused("export", folder, "--whitening", "none", "--out", tmp_path / "b", code=1)
+    error = refused("export", folder, "--whitening", "none", "--out", tmp_path / "b", code=1)
+    assert "gives other ids than the checkpoint's" in error
+
+
+def test_encoder_of_one_block_is_exported(folder: Path, tmp_path: Path) -> None:
+    change_json(folder / "config.json", num_hidden_layers=1)
+    ok("export", folder, "--whitening", "none", "--out", tmp_path / "b")
 
 
 def test_export_runs_without_torch_and_transformers(encoder_directory: Path, corpus_file: Path, tmp_path: Path) -> None:
@@ -164,6 +170,10 @@ def half_output(model: ir.Model) -> None:
     model.graph.outputs[0] = half
 
 
+def control_flow(model: ir.Model) -> None:
+    next(node for node in model.graph if node.op_type == "MatMul").op_type = "Loop"
+
+
 def unknown_output(model: ir.Model) -> None:
     for index, value in enumerate(model.graph.outputs):
         value.name = f"logits_{index}"
@@ -172,11 +182,12 @@ def unknown_output(model: ir.Model) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        (foreign_operator, 1, "com.microsoft::MatMul"),
-        (unknown_input, 2, "past_key_values.0.key"),
-        (unknown_output, 2, "logits_0"),
-        (fixed_size, 2, "[1, 32]"),
-        (half_output, 2, "float16"),
+        (foreign_operator, 1, "operator com.microsoft::MatMul, which a bundle for cpu may not use"),
+        (control_flow, 1, "operator Loop, which a bundle for cpu may not use"),
+        (unknown_input, 2, "takes past_key_values.0.key, which token ids do not give"),
+        (unknown_output, 2, "gives logits_0"),
+        (fixed_size, 2, "takes input_ids as tensor(int64) [1, 32]"),
+        (half_output, 2, "gives last_hidden_state, tensor(float16)"),
     ],
 )
 def test_unsupported_graphs_are_refused(
@@ -190,10 +201,10 @@ def test_unsupported_graphs_are_refused(
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
-        ({}, ["--layers", "1"], "0, 2, 4"),
-        ({}, ["--pooling", "sif"], "word vectors"),
-        ({}, ["--pooling", "pooler"], "pooler"),
-        ({"num_hidden_layers": None}, [], "num_hidden_layers"),
+        ({}, ["--layers", "1"], "layer 1 is not among the outputs of this graph, only 0, 2, 4"),
+        ({}, ["--pooling", "sif"], "is not a file of word vectors"),
+        ({}, ["--pooling", "pooler"], "pooling pooler needs the network's own pooler, which"),
+        ({"num_hidden_layers": None}, [], "config.json has no num_hidden_layers"),
     ],
 )
 def test_unavailable_layers_and_options_are_refused(
@@ -201,6 +212,10 @@ def test_unavailable_layers_and_options_are_refused(
 ) -> None:
     change_json(folder / "config.json", **config)
     assert message in refused("export", folder, *options, "--out", tmp_path / "b")
+
+
+def test_bundle_is_refused_as_a_model(tiny_bundle: Path) -> None:
+    assert "is a bundle already" in refused("export", tiny_bundle)
 
 
 def test_files_of_sentence_transformers_beside_a_graph_are_obeyed(
@@ -232,7 +247,7 @@ def test_only_a_table_of_positions_bounds_a_graph(
     folder = save_encoder(checkpoint(family), tmp_path / "encoder", (LAYERS,), rename_last)
     options = ("--whitening", "none", "--max-length", MAX_LENGTH + 9, "--out", tmp_path / "b")
     if bounded:
-        refused("export", folder, *options)
+        assert f"positions for {MAX_LENGTH} tokens" in refused("export", folder, *options)
         return
     ok("export", folder, *options)
     with Encoder(tmp_path / "b") as encoder:

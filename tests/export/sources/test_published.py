@@ -175,31 +175,44 @@ POOLING, DENSE, NORM = "1_Pooling/config.json", "2_Dense/config.json", "3_Normal
     [
         (POOLING, {"pooling_mode": "attention"}, "'attention'"),
         (POOLING, {"pooling_mode": ["mean", "mean"]}, "mean+mean"),
+        (POOLING, {"pooling_mode": 3}, "'3'"),
         (POOLING, {"pooling_mode_mean_tokens": True, "pooling_mode_attention": True}, "'pooling_mode_attention'"),
         (POOLING, {"pooling_mode": "mean", "temperature": 2}, "'temperature'"),
-        (DENSE, {"activation_function": "torch.nn.modules.activation.ELU"}, "ELU"),
-        (DENSE, {"dropout": 0.1}, "'dropout'"),
-        (DENSE, {"module_input_name": "token_embeddings"}, "module_input_name"),
-        (NORM, {"module_input_name": "token_embeddings"}, "module_input_name"),
-        (SETTINGS, {"model_type": "SparseEncoder"}, "'SparseEncoder'"),
-        (SETTINGS, {"prompts": {"angle": "Say {text}"}}, "prompt 'angle'"),
-        (SETTINGS, {"prompts": ["query: "]}, "prompts"),
-        (SETTINGS, {"prompts": {"query": 7}}, "prompt 'query'"),
-        (SETTINGS, {"default_prompt_name": "sts"}, "default_prompt_name is 'sts'"),
-        (SETTINGS, {"similarity_fn_name": "hamming"}, "'hamming'"),
-        *((SETTINGS, {"truncate_dim": value}, "truncate_dim") for value in (0, 2.5, True)),
-        (TRANSFORMER, {"model_args": {"rope_scaling": 2}}, "rope_scaling"),
-        (TRANSFORMER, {"tokenizer_args": {"do_lower_case": True}}, "do_lower_case"),
-        (TRANSFORMER, {"tokenizer_args": {"truncation_side": "left"}}, "truncation_side"),
-        (TRANSFORMER, {"config_kwargs": {"is_causal": False}}, "is_causal"),
+        (DENSE, {"activation_function": "my_code.Tanh"}, "activation_function 'my_code.Tanh' is not supported"),
+        (DENSE, {"activation_function": "torch.nn.modules.activation.ELU"}, "wanted Identity, Tanh"),
+        (DENSE, {"dropout": 0.1}, "has the setting 'dropout', which is not supported by sentence-transformers "),
+        (DENSE, {"module_input_name": "token_embeddings"}, "module_input_name is not sentence_embedding"),
+        (NORM, {"module_input_name": "token_embeddings"}, "module_input_name is 'token_embeddings'"),
+        (SETTINGS, {"model_type": "SparseEncoder"}, "model_type is 'SparseEncoder'; wanted SentenceTransformer"),
+        (SETTINGS, {"prompts": {"angle": "Say {text}"}}, "prompt 'angle' contains {text}"),
+        (SETTINGS, {"prompts": ["query: "]}, "prompts is ['query: ']"),
+        (SETTINGS, {"prompts": {"query": 7}}, "prompt 'query' is 7; wanted a text"),
+        (SETTINGS, {"default_prompt_name": "sts"}, "default_prompt_name is 'sts', which is not one of its prompts"),
+        (SETTINGS, {"default_prompt_name": ["query"]}, "default_prompt_name is"),
+        (SETTINGS, {"similarity_fn_name": "hamming"}, "similarity_fn_name is 'hamming'; wanted cosine, dot"),
+        *((SETTINGS, {"truncate_dim": value}, "truncate_dim is") for value in (0, "many", 2.5, True)),
+        (TRANSFORMER, {"model_args": {"rope_scaling": 2}}, "model_args sets rope_scaling"),
+        (TRANSFORMER, {"tokenizer_args": {"do_lower_case": True}}, "tokenizer_args sets do_lower_case"),
+        (TRANSFORMER, {"tokenizer_args": {"model_max_length": 64}}, "tokenizer_args sets model_max_length"),
+        (TRANSFORMER, {"tokenizer_args": {"truncation_side": "left"}}, "tokenizer_args sets truncation_side"),
+        (TRANSFORMER, {"config_kwargs": {"is_causal": False}}, "config_kwargs sets is_causal"),
         (TRANSFORMER, {"model_args": 7}, "model_args is 7"),
-        (TRANSFORMER, {"transformer_task": "fill-mask"}, "'fill-mask'"),
-        (TRANSFORMER, {"modality_config": {"text": {"method": "forward"}}}, "text"),
-        (TRANSFORMER, {"modality_config": {"text": STATES, "message": STATES}}, "message"),
-        (TRANSFORMER, {"module_output_name": "sentence_embedding"}, "'sentence_embedding'"),
-        (TRANSFORMER, {"processing_kwargs": {"text": 1}}, "'processing_kwargs'"),
-        *((LISTED, value, "module") for value in ({}, [["Transformer"]], [{"path": ""}])),
-        (LISTED, [{"type": "sentence_transformers.models.Transformer", "path": "/etc"}], "/etc"),
+        (TRANSFORMER, {"transformer_task": "fill-mask"}, "transformer_task is 'fill-mask'"),
+        (TRANSFORMER, {"modality_config": {"text": {"method": "forward"}}}, "a text's vectors come from"),
+        (TRANSFORMER, {"modality_config": {"text": STATES, "message": STATES}}, "modality_config has message"),
+        (TRANSFORMER, {"module_output_name": "sentence_embedding"}, "module_output_name is 'sentence_embedding'"),
+        (TRANSFORMER, {"processing_kwargs": {"text": 1}}, "'processing_kwargs', which is not supported"),
+        (LISTED, {}, "names no module"),
+        *(
+            (LISTED, value, "is not a list of modules")
+            for value in ("Transformer", [["Transformer"]], [{"path": ""}], 7)
+        ),
+        (
+            LISTED,
+            [{"type": "sentence_transformers.models.Transformer", "path": "a/../../x"}],
+            "leads out of the folder",
+        ),
+        (LISTED, [{"type": "sentence_transformers.models.Transformer", "path": "/etc"}], "leads out of the folder"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(root: Path, file: str, content: Any, found: str) -> None:
@@ -211,13 +224,15 @@ def test_what_is_not_understood_is_refused_by_name(root: Path, file: str, conten
 @pytest.mark.parametrize(
     ("modules", "found"),
     [
-        (("Transformer", CNN(4, 4, [3]), "Pooling"), "CNN"),
-        (("Transformer", "Pooling", "Sparkle"), "Sparkle"),
-        (("Transformer", "sentence_transformers_like.Pooling"), "'sentence_transformers_like.Pooling'"),
-        (("BoW", "Pooling"), "BoW"),
-        (("Transformer", "Normalize"), "Pooling"),
-        (("Transformer", "Normalize", "Pooling"), "Pooling"),
-        (("Transformer", "Pooling", "WeightedLayerPooling"), "WeightedLayerPooling"),
+        (("Transformer", CNN(4, 4, [3]), "Pooling"), "module CNN is not supported"),
+        (("Transformer", "Pooling", "Sparkle"), "module Sparkle is not supported"),
+        (("Transformer", "Pooling", "my_code.Whiten"), "module 'my_code.Whiten' is not one of sentence-transformers"),
+        (("my_code.Transformer", "Pooling"), "module 'my_code.Transformer'"),
+        (("Transformer", "sentence_transformers_like.Pooling"), "module 'sentence_transformers_like.Pooling'"),
+        (("BoW", "Pooling"), "the first module is BoW; wanted Transformer or StaticEmbedding"),
+        (("Transformer", "Normalize"), "has no Pooling"),
+        (("Transformer", "Normalize", "Pooling"), "module Pooling is not supported here"),
+        (("Transformer", "Pooling", "WeightedLayerPooling"), "module WeightedLayerPooling is not supported here"),
     ],
 )
 def test_modules_that_cannot_be_reproduced_are_refused(
@@ -228,7 +243,7 @@ def test_modules_that_cannot_be_reproduced_are_refused(
 
 
 @pytest.mark.parametrize("name", [LISTED, POOLING, SETTINGS, TRANSFORMER])
-@pytest.mark.parametrize("content", [b"\xff\xfe", b'"text"', b"[" * 100_000, None])
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'"text"', b"[" * 100_000, None])
 def test_files_without_settings_are_named(root: Path, name: str, content: bytes | None) -> None:
     if content is not None:
         (root / name).write_bytes(content)
@@ -245,12 +260,12 @@ def test_damaged_and_missing_weights_are_named(root: Path, content: bytes | None
     file.unlink()
     if content is not None:
         file.write_bytes(content)
-    refused(root, str(file.parent))
+    refused(root, str(file.parent), "copy the model again")
 
 
 def test_weights_that_differ_from_the_settings_are_refused(root: Path) -> None:
     write_json(root / DENSE, {"in_features": 4, "out_features": 2})
-    refused(root, str(root / "2_Dense"))
+    refused(root, str(root / "2_Dense"), "cannot load this Dense", "copy the model again")
 
 
 @pytest.fixture
@@ -265,9 +280,10 @@ def test_each_route_is_read_as_a_model_of_its_own(routes: Path) -> None:
     assert (query.route, query.steps[0].kind, query.normalize, query.modules) == ("query", "StaticEmbedding", True, ())
     assert [*map(str, document.modules)] == ["Dense(4 -> 3, Tanh)"]
     assert query.steps[0].folder != document.steps[0].folder
-    for wrong in (None, "image"):
-        with pytest.raises(UsageError, match="query, document"):
-            read_published(routes, wrong)
+    with pytest.raises(UsageError, match="has the routes query, document; export one of them with --route$"):
+        read_published(routes)
+    with pytest.raises(UsageError, match="has the routes query, document; 'image' is not among them; export one"):
+        read_published(routes, "image")
 
 
 def test_routes_may_follow_the_network_in_a_file_of_an_older_name(tmp_path: Path) -> None:
@@ -281,16 +297,17 @@ def test_routes_may_follow_the_network_in_a_file_of_an_older_name(tmp_path: Path
 
 
 def test_a_route_of_a_model_without_routes_is_refused(root: Path) -> None:
-    refused(root, "route 'query'", route="query")
+    refused(root, "route 'query' was asked for", "has no Router; leave --route out", route="query")
 
 
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        ({"types": {}}, "structure"),
-        ({"structure": ["a"]}, "structure"),
-        ({"structure": {"query": []}}, "route 'query'"),
-        ({"types": {"../a": f"{OLD}Dense"}, "structure": {"a": ["../a"]}}, "'../a'"),
+        ({"types": {}}, "its structure is not routes with modules of its types"),
+        ({"structure": ["a"]}, "its structure is not routes"),
+        ({"structure": {"query": []}}, "route 'query' has no module"),
+        ({"types": {"../a": f"{OLD}Dense"}, "structure": {"a": ["../a"]}}, "'../a' leads out"),
+        ({"types": {"a": "my_code.Transformer"}, "structure": {"a": ["a"]}}, "module 'my_code.Transformer'"),
     ],
 )
 def test_broken_routes_are_refused(routes: Path, change: dict[str, Any], found: str) -> None:
@@ -305,9 +322,9 @@ def test_a_static_embedding_is_a_table_and_pools_by_itself(tmp_path: Path) -> No
     published = read_published(save(tmp_path, module, Normalize()))
     assert (published.steps[0].kind, published.pooling, published.normalize) == ("StaticEmbedding", "mean", True)
     np.testing.assert_array_equal(load_table(published.steps[0].folder), module.embedding.weight.detach().numpy())
-    refused(save(tmp_path, module, Pooling(4)), "Pooling")
+    refused(save(tmp_path, module, Pooling(4)), "module Pooling is not supported here")
     write_tensors(tmp_path / "model.safetensors", {"vectors": ROWS})
-    with pytest.raises(WhitenError, match="StaticEmbedding"):
+    with pytest.raises(WhitenError, match="cannot load this StaticEmbedding"):
         load_table(tmp_path)
 
 
@@ -325,7 +342,7 @@ def test_an_adapter_is_not_the_embedding_model_that_its_base_is(checkpoint: Any,
     write_json(adapter / "adapter_config.json", config | {"base_model_name_or_path": str(copied)})
     found = resolve(str(adapter))
     assert (found.authors, found.pooling, found.root) == (None, "mean", None)
-    assert "--layers -1" in found.notes[0]
+    assert "to make them as that does, but for Dense(32 -> 3, Tanh), pass --layers -1" in found.notes[0]
 
 
 def test_an_instructor_of_the_hub_leaves_the_prompt_out_of_the_pooling(hub: Hub, root: Path) -> None:
@@ -342,10 +359,10 @@ def test_an_instructor_of_the_hub_leaves_the_prompt_out_of_the_pooling(hub: Hub,
     assert tuned.authors is not None
     assert (known.authors.include_prompt, tuned.authors.include_prompt) == (False, True)
     assert (known.notes, other.notes) == ((), ())
-    assert "include_prompt" in tuned.notes[0]
+    assert 'if it is one, write "include_prompt": false into 1_Pooling/config.json' in tuned.notes[0]
 
 
-@pytest.mark.parametrize(("modules", "said"), [((), "cls Normalize"), ((Dense(4, 4),), "torch")])
+@pytest.mark.parametrize(("modules", "said"), [((), "cls Normalize"), ((Dense(4, 4),), "this needs torch; install it")])
 def test_without_torch_only_modules_with_weights_are_missing(
     tmp_path: Path, modules: tuple[nn.Module, ...], said: str
 ) -> None:

@@ -3,13 +3,13 @@
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save
 
 from support.bundles import copy_bundle, rewrite_file
+from support.corpus import sentences
 from whiten import BundleError, Encoder, UsageError, VectorWhitener
 from whiten_runtime.bundle.bundle import WHITENING_FILE
 from whiten_runtime.inference.vectors import DEVIATIONS, OutputMoments
@@ -42,6 +42,14 @@ def test_ranges_are_mean_and_deviations_of_the_corpus(
     np.testing.assert_allclose(found[1] - found[0], 2 * DEVIATIONS * deviation, rtol=0.05)
 
 
+def test_ranges_hold_the_vectors_of_the_corpus(golden: Path) -> None:
+    with Encoder(golden / "bundle-v1") as encoder:
+        for options in ({}, {"normalize_embeddings": True}, {"truncate_dim": 8, "normalize_embeddings": True}):
+            lower, upper = encoder.ranges(**options)
+            vectors = encoder.encode(sentences(400), **options)
+            assert ((lower <= vectors) & (vectors <= upper)).mean() > 0.999
+
+
 def test_a_whitener_of_vectors_has_ranges_too(golden: Path) -> None:
     rows = GENERATOR.normal(size=(5, 12)).astype(np.float32)
     with VectorWhitener(golden / "bundle-v1-vectors") as whitener:
@@ -62,11 +70,11 @@ def test_bundles_without_moments_say_what_to_pass(golden: Path, tmp_path: Path) 
     stored = load_file(bundle / WHITENING_FILE)
     rewrite_file(bundle, WHITENING_FILE, save({name: stored[name] for name in ("mean", "W")}))  # as older bundles
     bare = copy_bundle(golden / "bundle-v1", tmp_path / "none", whitening=None)
-    with Encoder(bare) as encoder, pytest.raises(UsageError):
+    with Encoder(bare) as encoder, pytest.raises(UsageError, match="stores no moments"):
         encoder.ranges()
     with Encoder(bundle) as encoder:
         for ask in (encoder.ranges, lambda: encoder.encode("a", precision="int8"), lambda: encode_iter(encoder)):
-            with pytest.raises(UsageError, match=r"ranges, float32 \[2, 32\]"):
+            with pytest.raises(UsageError, match=r"stores no moments .* in Python pass ranges, float32 \[2, 32\]"):
                 ask()
         assert encoder.encode("a", precision="binary").shape == (4,)
         assert encoder.encode("a", precision="int8", ranges=np.array([[-1] * 32, [1] * 32])).dtype == np.int8
@@ -90,22 +98,25 @@ def test_damaged_moments_are_refused(golden: Path, tmp_path: Path, change: str) 
         Encoder(bundle)
 
 
-@pytest.mark.parametrize("change", ["removed", "replaced", "a pipe"])
-@pytest.mark.parametrize(("name", "opener"), [("bundle-v1", Encoder), ("bundle-v1-vectors", VectorWhitener)])
-def test_ranges_need_no_file_once_the_bundle_is_open(
-    golden: Path, tmp_path: Path, name: str, opener: Any, change: str
-) -> None:
-    bundle = copy_bundle(golden / name, tmp_path)
-    with opener(golden / name) as opened:
-        want = opened.ranges()
-    with opener(bundle) as opened:
-        shutil.rmtree(bundle)
-        if change == "replaced":
-            shutil.copytree(golden / "bundle-v1-int8", bundle)
-        elif change == "a pipe":
-            bundle.mkdir()
-            os.mkfifo(bundle / WHITENING_FILE)
-        np.testing.assert_array_equal(opened.ranges(), want)
+@pytest.mark.parametrize("change", ["renamed", "removed", "replaced", "written", "a pipe"])
+def test_ranges_need_no_file_once_the_bundle_is_open(golden: Path, tmp_path: Path, change: str) -> None:
+    for name, opener in (("bundle-v1", Encoder), ("bundle-v1-vectors", VectorWhitener)):
+        bundle = copy_bundle(golden / name, tmp_path / name)
+        with opener(golden / name) as opened:
+            want = opened.ranges()
+        with opener(bundle) as opened:
+            if change == "renamed":
+                bundle.rename(tmp_path / name / "old")
+            elif change == "written":
+                (bundle / WHITENING_FILE).write_bytes(b"")
+            elif change == "replaced":
+                shutil.rmtree(bundle)
+                shutil.copytree(golden / "bundle-v1-int8", bundle)
+            else:
+                (bundle / WHITENING_FILE).unlink()
+                if change == "a pipe":
+                    os.mkfifo(bundle / WHITENING_FILE)
+            np.testing.assert_array_equal(opened.ranges(), want)
 
 
 def test_vectors_of_norm_zero_have_ranges() -> None:
@@ -118,5 +129,8 @@ def test_codes_are_not_whitened(golden: Path) -> None:
         rows = np.eye(3, whitener.width, dtype=np.int8)
         np.testing.assert_array_equal(whitener.transform(rows.tolist()), whitener.transform(rows.astype(np.float32)))
         for codes in (rows, rows.view(np.uint8), rows[0], rows.astype(bool)):
-            with pytest.raises(UsageError, match=f"vectors: has dtype {codes.dtype}"):
+            with pytest.raises(UsageError, match=f"vectors: has dtype {codes.dtype}.*; wanted vectors of precision"):
                 whitener.transform(codes)
+        whitened = whitener.transform(rows.astype(np.float32), precision="int8")
+        with pytest.raises(UsageError, match="a: has dtype int8"):
+            whitener.similarity(whitened, whitened)

@@ -128,8 +128,15 @@ OTHERS = {"model.safetensors": b"trained", "2_Dense/model.safetensors": b"traine
 @pytest.mark.parametrize("manifest", [None, b"{", b'{"format_version": 9}'])
 def test_weights_of_other_models_are_left_alone(hub: Hub, bundle: Path, manifest: bytes | None) -> None:
     hub.repositories[ID] = before = OTHERS if manifest is None else {**OTHERS, MANIFEST_FILE: manifest}
+    message = (
+        "2_Dense/model.safetensors and no whiten.json: it is another model's repository; choose a new name"
+        if manifest is None
+        else "2_Dense/model.safetensors, model.safetensors, which no bundle there lists, and other programs would take "
+        "for the bundle's; move them to another repository, or choose another name"
+    )
     for name in (ID, f"{ID}@v2"):
-        assert "2_Dense/model.safetensors" in refused("push", bundle, name)
+        result = invoke(whiten, "push", bundle, name)
+        assert (result.exit_code, result.stderr) == (2, f"error: '{ID}' holds {message}\n")
     assert hub.repositories[ID] == before
     assert writes(hub) == []  # no branch is left behind
 
@@ -153,8 +160,9 @@ def test_private(hub: Hub, bundle: Path) -> None:
     hub.repositories["org/public"] = {}
     ok("push", bundle, ID, "--private")
     assert hub.private == {ID}
-    for name in ("org/public", "org/public@mine"):
-        assert "'org/public'" in refused("push", bundle, name, "--private")
+    assert "'org/public' is public; choose another name" in refused("push", bundle, "org/public", "--private")
+    error = refused("push", bundle, "org/public@mine", "--private")
+    assert "'org/public' is public; choose another name" in error
     assert hub.repositories["org/public"] == {}
     assert ("org/public", "mine") not in hub.branches
 
@@ -177,32 +185,40 @@ def test_an_altered_bundle_is_not_uploaded(hub: Hub, bundle: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "name", "code", "named"),
+    ("token", "arguments", "code", "message"),
     [
-        (None, ID, 1, "HF_TOKEN"),
-        (READ_ONLY, ID, 1, "token"),
-        ("wrong", ID, 1, "token"),
-        ("", "name", 2, "'name'"),
-        ("", "org/old@", 2, "'org/old@'"),
-        ("", "org/old@../x", 2, "'../x'"),
+        (None, (ID,), 1, f"there is no token to upload to '{ID}' with; run hf auth login, or set HF_TOKEN"),
+        (READ_ONLY, (ID,), 1, "check your token (hf auth login)"),
+        ("wrong", (ID,), 1, "check your token (hf auth login)"),
+        ("", ("name",), 2, "'name' does not name a repository of the hub; wanted ORG/NAME"),
+        ("", ("org/old@",), 2, "'org/old@' does not name a repository of the hub"),
+        ("", ("org/old@../x",), 2, "revision is '../x'; wanted the name of a branch or tag, or a commit"),
+        ("", ("hf://org/old@../x",), 2, "revision is '../x'; wanted the name of a branch or tag, or a commit"),
     ],
 )
 def test_errors_of_one_line(
-    hub: Hub, bundle: Path, monkeypatch: pytest.MonkeyPatch, token: str | None, name: str, code: int, named: str
+    hub: Hub,
+    bundle: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    token: str | None,
+    arguments: tuple[str, ...],
+    code: int,
+    message: str,
 ) -> None:
     hub.repositories["org/old"] = {}
     if token is None:
         monkeypatch.delenv("HF_TOKEN")
     elif token:
         monkeypatch.setenv("HF_TOKEN", token)
-    assert named in refused("push", bundle, name, code=code)
+    assert message in refused("push", bundle, *arguments, code=code)
     assert hub.repositories == {"org/old": {}}
 
 
 def test_what_is_no_bundle(hub: Hub, content: Mapping[str, bytes], tmp_path: Path) -> None:
     hub.repositories["org/tiny"] = content
-    for name in ("nowhere", "org/tiny", tmp_path):
-        refused("push", name, ID, code=1)
+    for name, message in (("nowhere", "does not exist"), ("org/tiny", "does not exist"), (tmp_path, "is not a whiten")):
+        error = refused("push", name, ID, code=1)
+        assert message in error
         assert hub.asked == []
 
 

@@ -18,15 +18,32 @@ from whiten_runtime.bundle.manifest import Side
 from whiten_runtime.inference.tokenizer import Tokenizer
 
 LIMIT = 9
-GIVES_UP = {"type": "Split", "pattern": {"Regex": "(a|a)+$"}, "behavior": "Isolated", "invert": False}
-"""A step whose regular expression exceeds the limit of retries on some texts."""
 
 
 @pytest.fixture(scope="module", params=[wordpiece, byte_bpe])
 def tokenizer_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    request.param().save(str(path))
+    backend = request.param()
+    backend.enable_padding(length=100)  # as checkpoints on the hub have it
+    backend.enable_truncation(5)
+    backend.save(str(path))
     return path
+
+
+@pytest.fixture(scope="module")
+def both(tokenizer_file: Path) -> tuple[Tokenizer, Backend]:
+    """Our tokenizer, and that of the library, which cuts texts itself."""
+    backend = Backend.from_file(str(tokenizer_file))
+    backend.no_padding()
+    backend.enable_truncation(LIMIT)
+    return Tokenizer(tokenizer_file, LIMIT), backend
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(max_size=60), max_size=5))
+def test_cut_equals_truncation_of_the_backend(both: tuple[Tokenizer, Backend], texts: list[str]) -> None:
+    ours, backend = both
+    assert [ours.cut(ids) for ids in ours.tokenize(texts)] == [backend.encode(text).ids for text in texts]
 
 
 BEFORE, AFTER = ("[B1]", "[B2]"), ("[A1]", "[A2]")
@@ -41,8 +58,6 @@ def surrounded(path: Path, before: int, after: int) -> Path:
         pair=" ".join([*specials, "$B:1"]),
         special_tokens=[(token, backend.token_to_id(token)) for token in (*BEFORE, *AFTER)],
     )
-    backend.enable_padding(length=100)  # as checkpoints on the hub have it
-    backend.enable_truncation(5)
     backend.save(str(path))
     return path
 
@@ -68,7 +83,6 @@ def test_cut_from_either_side_equals_truncation_of_the_backend(
     limit = sum(pair) + room
     ours = Tokenizer(surrounding[pair], limit, side)
     backend = Backend.from_file(str(surrounding[pair]))
-    backend.no_padding()
     backend.enable_truncation(limit, direction=side)
     assert [ours.cut(ids) for ids in ours.tokenize(texts)] == [backend.encode(text).ids for text in texts]
 
@@ -107,15 +121,23 @@ def test_limit_without_room_for_text_is_refused(tokenizer_file: Path) -> None:
         lambda content: content["model"].pop("unk_token", None) or content["model"]["vocab"].pop("[UNK]", None),
         lambda content: content["post_processor"]["special_tokens"].clear(),
         lambda content: content.update(model={"type": "Nonsense"}),
-        lambda content: content.update(pre_tokenizer=GIVES_UP),
     ],
 )
 def test_broken_tokenizer_is_a_bundle_error(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     content = json.loads(wordpiece().to_str())
     change(content)
     (tmp_path / "tokenizer.json").write_text(json.dumps(content), "utf-8")
-    with pytest.raises(BundleError):
-        Tokenizer(tmp_path / "tokenizer.json", LIMIT).tokenize(["\u2603 \u2603" + "a" * 40 + "b"])
+    with pytest.raises(BundleError, match="tokenizer"):
+        Tokenizer(tmp_path / "tokenizer.json", LIMIT).tokenize(["\u2603 \u2603"])
+
+
+def test_a_regular_expression_that_gives_up_is_a_bundle_error(tmp_path: Path) -> None:
+    content = json.loads(wordpiece().to_str())
+    step = {"type": "Split", "pattern": {"Regex": "(a|a)+$"}, "behavior": "Isolated", "invert": False}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content | {"pre_tokenizer": step}))
+    tokenizer = Tokenizer(tmp_path / "tokenizer.json", 8)
+    with pytest.raises(BundleError, match=r"^the bundle's tokenizer fails \(.*retry-limit-in-match over"):
+        tokenizer.tokenize(["a" * 40 + "b"])
 
 
 @pytest.mark.parametrize("text", NASTY)
