@@ -95,7 +95,7 @@ PROGRAMS: dict[str, dict[str, Way]] = {
         "documents": replace(OPENAI, error="NoEmbeddingError", code=None),
         **dict.fromkeys(("unit_queries", "unit_documents"), OLLAMA),
     },
-    "stores": {"chroma": OPENAI, "unit_chroma": OLLAMA},
+    "stores": {"chroma": OPENAI, "unit_chroma": OLLAMA, "qdrant": OPENAI, "unit_qdrant": OPENAI},
     "huggingface_hub": dict.fromkeys(("unit", "unit_embed", "plain", "unit_at_once"), TEI),
 }
 """Ways of the programs with_NAME.py."""
