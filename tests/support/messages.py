@@ -25,7 +25,7 @@ def text_of(node: ast.AST) -> str:
 
 
 def literals(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the literals below a node in their order, without docstrings and the help of commands, which are in the reference."""
+    """Yield the literals below a node in their order, without docstrings and help, which the reference shows."""
     match node:
         case ast.Expr(value=ast.Constant()):
             return

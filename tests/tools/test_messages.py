@@ -1,4 +1,4 @@
-"""Every sentence that the product says is in `tests/messages.txt`, where a person reads what a change says otherwise."""
+"""Every sentence that the product says is in `tests/messages.txt`, whose diff says what a change says otherwise."""
 
 from support.messages import FILE, catalogue
 
