@@ -71,7 +71,7 @@ def search(
             documents only.
     """
     manifest = read_manifest(bundle)
-    by_cosine = _by_cosine(bundle, manifest)
+    by_cosine = compares_by_cosine(bundle, manifest)
     prompts = Prompts.of(manifest)
     queries = embed(list(collection.queries.values()), prompts.for_task("query"), advance)
     texts, prompt = [collection.documents[key] for key in collection.ids], prompts.for_task("document")
@@ -83,7 +83,7 @@ def search(
     ]
 
 
-def _by_cosine(bundle: Path, manifest: Manifest) -> bool:
+def compares_by_cosine(bundle: Path, manifest: Manifest) -> bool:
     """Return whether vectors are compared by cosine, or else by dot product."""
     if manifest.route is not None:
         raise BundleError(f"{bundle}: holds the route {manifest.route} only; search needs queries and documents")

@@ -224,6 +224,8 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
         facts.append(("pooling", f"{manifest.pooling}{'' if manifest.include_prompt else ', without the prompt'}"))
     if manifest.modules:
         facts.append(("modules", ", ".join(map(_code, manifest.modules))))
+    if source.left_out:
+        facts.append(("left out", f"{', '.join(map(_code, source.left_out))}, by the caller of the export"))
     white = "none"
     if whitening is not None:
         corpus = ", ".join(_code(record.name) for record in whitening.corpus)

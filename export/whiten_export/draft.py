@@ -29,7 +29,7 @@ def open_source(recipe: Recipe, report: Reporter, with_weights: bool = True) -> 
     Without `with_weights`, those of a network on the hub are not downloaded either, and nothing can be exported.
     """
     report.stage(f"reading {recipe.model}")
-    checkpoint = resolve(recipe.model, recipe.trust_remote_code, recipe.route, with_weights)
+    checkpoint = resolve(recipe.model, recipe.trust_remote_code, recipe.route, with_weights, recipe.leave_out)
     pooling = recipe.pooling or checkpoint.pooling
     if pooling == "sif":
         check_for_sif(recipe.shrinkage)

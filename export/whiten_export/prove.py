@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import onnx_ir as ir
+from tokenizers import Tokenizer
 
 from whiten_export.bundle_files import with_model_card
 from whiten_export.fit import affine
@@ -30,7 +31,6 @@ from whiten_export.proof.probe_texts import LONGEST_PROBE, TOKENIZER_TEXTS, long
 from whiten_export.proof.reference import Composition, Float64Array, Head, text_alone
 from whiten_export.sources.model import SENTENCE_VECTOR, TokenModel
 from whiten_export.sources.open_model import authors_length
-from whiten_export.sources.tokenizer import count_unknown
 from whiten_export.work import UNWHITENED_GRAPH, Work, free_memory
 from whiten_runtime.bundle.bundle import file_record, list_files
 from whiten_runtime.bundle.manifest import MANIFEST_FILE, FileRecord, Manifest, ParityRecord, Pooling, pooling_modes
@@ -42,6 +42,7 @@ from whiten_runtime.ort.doctor import check_provider
 from whiten_runtime.ort.session import SessionOptions, describe_providers, import_onnxruntime
 from whiten_runtime.reporter import Reporter
 from whiten_whitening.maps import WhiteningMap
+from whiten_whitening.statistics import READ_SENTENCES, warn_of_unknown
 
 _RECORDED = (
     "whiten",
@@ -270,12 +271,6 @@ def _named(manifest: Manifest) -> str:
 _LONGEST_TEXT = 1 << 16
 """Maximum number of words of the text on which truncation is compared."""
 
-_MOST_UNKNOWN = 0.5
-"""Share of unknown tokens above which an export warns; all-MiniLM-L6-v2 has none in English."""
-
-_TOKENIZER_SENTENCES = 512
-"""Number of sentences of the corpus on which both tokenizers are compared, besides the probes."""
-
 
 def check_texts(manifest: Manifest, work: Work, overrides: bool) -> None:
     """Compare the tokenizer with the model's own, and check its prompts and its graph's own vectors.
@@ -290,8 +285,9 @@ def check_texts(manifest: Manifest, work: Work, overrides: bool) -> None:
 def compare_tokenizers(manifest: Manifest, work: Work) -> None:
     """Compare the bundle's tokenizer with the checkpoint's own, on texts with and without prompts."""
     tokenizer, theirs, length = work.tokenizer, work.model.tokenizer, manifest.max_seq_length
-    sentences = list(islice(work.corpus, _TOKENIZER_SENTENCES))
-    _warn_of_unknown(sentences, work)
+    sentences = list(islice(work.corpus, READ_SENTENCES))
+    of = "the corpus" if work.job is not None else "English"
+    warn_of_unknown(sentences, of, Tokenizer.from_str(theirs.json), work.report)
     texts = [*probe_texts(min(length, _LONGEST_TEXT)), *TOKENIZER_TEXTS, *sentences]
     for prompt in dict.fromkeys(manifest.prompts.values()):
         texts += with_prompt(prompt, TOKENIZER_TEXTS) if prompt else []
@@ -301,18 +297,6 @@ def compare_tokenizers(manifest: Manifest, work: Work) -> None:
     work.model.tokenizer = replace(theirs, own_ids=None)
     compared = [index for index, ids in enumerate(own) if max(ids, default=0) < work.model.vocab_size]
     check_tokens([ours[i] for i in compared], [own[i] for i in compared], [texts[i] for i in compared])
-
-
-def _warn_of_unknown(sentences: Sequence[str], work: Work) -> None:
-    """Warn if most tokens of sentences are unknown to the tokenizer, so that vectors say little of them."""
-    unknown, count = count_unknown(work.model.tokenizer, work.tokenizer.tokenize(sentences))
-    if unknown > _MOST_UNKNOWN * count:
-        of = " of the corpus" if work.job is not None else " of English"
-        work.report.warn(
-            f"{unknown:,} of the {count:,} tokens of {len(sentences):,} sentences{of} are unknown to the model's "
-            "tokenizer, and have one vector: check that it is the right tokenizer, with the right casing; if the model "
-            "is for other texts than sentences, compare its vectors of those yourself"
-        )
 
 
 def check_prompts(manifest: Manifest, work: Work) -> None:

@@ -43,6 +43,7 @@ class Recipe:
         trust_remote_code: run Python code that comes with the checkpoint.
         device: device of PyTorch and onnxruntime: "cpu", "cuda" or "cuda:N".
         route: route of a Router of sentence-transformers, such as "query"; None if it has no Router.
+        leave_out: classes of modules behind the pooling to leave out, such as "FlexibleQuantizer".
         matryoshka: numbers of leading coordinates that the model was trained to be cut to, with Matryoshka loss; None
             for those of the catalogue. Only for vectors without a whitening.
         whitening: method of the whitening, which whitens in full; "centre" only centres, "partial" whitens with half
@@ -77,6 +78,7 @@ class Recipe:
     trust_remote_code: bool = False
     device: str = "cpu"
     route: str | None = None
+    leave_out: tuple[str, ...] = ()
     matryoshka: tuple[int, ...] | None = None
     whitening: Whitening | Literal["auto", "default"] | None = "default"
     dim: int | None = None

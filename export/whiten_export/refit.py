@@ -57,7 +57,7 @@ from whiten_whitening.statistics import (
     fit_statistics,
     fit_vectors,
     load_statistics,
-    warn_of_repeats,
+    warn_of_corpus,
 )
 
 _AGAIN = ", vectors before whitening as stored at export, whitened by numpy in float64"
@@ -288,7 +288,7 @@ def draft_refit(
     width = old.unwhitened_width
     corpus = None if stats else recipe.corpus_for(width)
     sentences = statistics.moments.n if statistics else corpus.count() if corpus else 0
-    different = sentences if corpus is None else warn_of_repeats(corpus, sentences, width, report)
+    different = sentences if corpus is None else warn_of_corpus(corpus, sentences, source.path, old, report)
     job = FitJob(
         spec,
         spec is None,

@@ -41,6 +41,7 @@ def literals(node: ast.AST) -> Iterator[ast.AST]:
 def sentences(source: str) -> list[str]:
     """Return what a module says, in its order."""
     texts = (" ".join(text_of(literal).split()) for literal in literals(ast.parse(source)))
+    texts = ("".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text) for text in texts)
     return [text for text in texts if len([word for word in text.split() if word[:1].isalpha()]) >= WORDS]
 
 

@@ -1,7 +1,9 @@
 """Hold the statistics of a corpus's vectors, compute them, and save them to a file."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -9,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+from tokenizers import Tokenizer
 
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.manifest import CorpusRecord, Input, Manifest, Pooling, Precision, read_manifest
-from whiten_runtime.errors import DataError, NoVectorError, UsageError, check_file
+from whiten_runtime.errors import BundleError, DataError, NoVectorError, UsageError, check_file, one_line
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.replacing import replace_file
 from whiten_runtime.hub import locate_bundle
@@ -191,7 +194,7 @@ def fit_statistics(
     manifest = read_manifest(path)
     check_takes_texts(path, manifest)
     sentences = corpus.count()
-    warn_of_repeats(corpus, sentences, manifest.unwhitened_width, report)
+    warn_of_corpus(corpus, sentences, path, manifest, report)
     report.stage(f"fitting on {sentences:,} sentences")
     bundle, embedder = load_unwhitened(path, options)
     with embedder, report.bar("sentences", sentences) as advance:
@@ -221,6 +224,45 @@ def warn_of_repeats(corpus: Corpus, sentences: int, width: int, report: Reporter
             f"{ADVISED_RATIO * width:,} that say different things"
         )
     return texts if texts < needed else sentences
+
+
+_MOST_UNKNOWN = 0.5
+"""Share of unknown tokens above which a warning is due; all-MiniLM-L6-v2 has none in English."""
+
+READ_SENTENCES = 512
+"""Number of sentences of a corpus whose tokens are looked at."""
+
+
+def count_unknown(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[int, int]:
+    """Return how many tokens of texts are the unknown one, and how many there are without special ones."""
+    model = json.loads(tokenizer.to_str())["model"]
+    token = model.get("unk_token")
+    unknown = model.get("unk_id") if token is None else tokenizer.token_to_id(token)
+    specials = {number for number, added in tokenizer.get_added_tokens_decoder().items() if added.special} - {unknown}
+    rows = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    ids = [number for row in rows for number in row.ids if number not in specials]
+    return 0 if unknown is None else ids.count(unknown), len(ids)
+
+
+def warn_of_unknown(texts: Sequence[str], what: str, tokenizer: Tokenizer, report: Reporter) -> None:
+    """Warn if most tokens of texts are unknown to a model's tokenizer, so that vectors say little of them."""
+    unknown, count = count_unknown(tokenizer, texts)
+    if unknown > _MOST_UNKNOWN * count:
+        report.warn(
+            f"{unknown:,} of the {count:,} tokens of {len(texts):,} sentences of {what} are unknown to the model's "
+            "tokenizer, and have one vector: check that it is the right tokenizer, with the right casing; if the model "
+            "is for other texts than sentences, compare its vectors of those yourself"
+        )
+
+
+def warn_of_corpus(corpus: Corpus, sentences: int, bundle: Path, manifest: Manifest, report: Reporter) -> int:
+    """Return how many of a corpus's sentences count; warn of repeats, and of words that a bundle does not know."""
+    try:
+        tokenizer = Tokenizer.from_file(str(bundle / TOKENIZER_FILE))
+    except Exception as error:  # tokenizers raises Exception itself
+        raise BundleError(f"{bundle / TOKENIZER_FILE}: not a tokenizer ({one_line(error)})") from None
+    warn_of_unknown(list(islice(corpus, READ_SENTENCES)), "the corpus", tokenizer, report)
+    return warn_of_repeats(corpus, sentences, manifest.unwhitened_width, report)
 
 
 def check_takes_texts(path: str | Path, manifest: Manifest) -> None:

@@ -9,8 +9,9 @@ import click
 
 from whiten_evaluation.classification import ClassificationScore, TaskName, classify, read_tasks
 from whiten_evaluation.embedding import check_bundles, embed_texts, open_embedder, storages
-from whiten_evaluation.retrieval import MEASURES, RetrievalScore, Row, score_rows, search
+from whiten_evaluation.retrieval import MEASURES, RetrievalScore, Row, compares_by_cosine, score_rows, search
 from whiten_evaluation.sts import LEVEL, SUBSETS, Difference, StsData, StsRow, StsScore, read_sts, score_sts, sts_rows
+from whiten_runtime.bundle.manifest import read_manifest
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import ConsoleReporter, WholeNumber, command, given_text, heading, option
 from whiten_runtime.errors import UsageError, needing
@@ -75,6 +76,17 @@ def read_similarity_tasks(folder: Path, tasks: str | None, report: Reporter, req
     for line in data.missing():
         report.warn(line)
     return data
+
+
+def describe_models(located: Iterable[tuple[str, Path]], *, by_own_similarity: bool = False) -> list[dict[str, Any]]:
+    """Return what scores depend on besides the vectors: how much of a text is read, and how vectors are compared."""
+    models = []
+    for name, path in located:
+        manifest = read_manifest(path)
+        dot = by_own_similarity and not compares_by_cosine(path, manifest)
+        similarity = "dot product" if dot else "cosine"
+        models.append({"bundle": name, "max_seq_length": manifest.max_seq_length, "similarity": similarity})
+    return models
 
 
 def difference_cells(behind: Difference | None) -> list[Cell]:
@@ -148,6 +160,7 @@ def sts(
         "files": {
             f"{task.name} {subset.name}": str(subset.file) for task in benchmark.tasks for subset in task.subsets
         },
+        "models": describe_models((name, path) for name, path, _ in located),
         "bundles": scores,
     }
     header = ("bundle", *(("stored", "bytes") if sizes else ()), "task", "pairs", "mean", "wmean", "all")
@@ -289,11 +302,13 @@ def retrieval(
             reporter.warn(warning)
     located = [(name, path, storages(path, types, sizes)) for name, path in locate_bundles(bundles)]
     rows_of: list[list[Row]] = [[] for _ in collections]
-    for name, path, ways in located:
+    models = describe_models(((name, path) for name, path, _ in located), by_own_similarity=True)
+    for (name, path, ways), model in zip(located, models, strict=True):
+        read = f"{model['max_seq_length']:,} tokens of a text, compared by {model['similarity']}"
         with open_embedder(path) as embed:
             for collection, own_rows in zip(collections, rows_of, strict=True):
                 count = len(collection.documents) + len(collection.queries)
-                reporter.stage(f"{name}: {collection.name}, {len(collection.documents):,} documents")
+                reporter.stage(f"{name}: {collection.name}, {len(collection.documents):,} documents, {read}")
                 with reporter.bar("texts", count) as advance:
                     own_rows += search(name, path, collection, embed, ways, advance)
     scores = [score_rows(collection, own_rows) for collection, own_rows in zip(collections, rows_of, strict=True)]
@@ -316,6 +331,7 @@ def retrieval(
             }
             for collection, of_collection in zip(collections, scores, strict=True)
         ],
+        "models": models,
         "warnings": reporter.warnings,
     }
     interval = (f"{LEVEL:.0%} from", "to")

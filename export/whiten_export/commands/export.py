@@ -54,6 +54,12 @@ _FOR_VECTORS = {
     help="Route of a sentence-transformers Router, such as query or document.",
 )
 @option(
+    "--leave-out",
+    multiple=True,
+    metavar="MODULE",
+    help="Module behind the pooling that is left out, such as a quantiser: a class of modules.json. Repeatable.",
+)
+@option(
     "--matryoshka",
     metavar="K,K",
     help="Dimensions that the model's vectors may be cut to. For a model trained with Matryoshka loss that the "

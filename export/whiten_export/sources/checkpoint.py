@@ -142,7 +142,7 @@ Kind = Literal["transformers", "onnx", "words", "static"]
 class Step:
     """Names a module of sentence-transformers."""
 
-    kind: str  # name of its class, without the class's place, which moved between versions
+    kind: str  # name of its class, without the class's place, which moved between versions, if it is one of theirs
     folder: Path  # folder of its files
 
 
@@ -161,6 +161,7 @@ class Authors(Composition):
     max_length: int | None = None  # maximum number of tokens of a text; None if not stated
     do_lower_case: bool = False  # whether texts are lower-cased before they are tokenised
     steps: tuple[Step, ...] = ()  # modules of sentence-transformers in order, those of a route in place of a Router
+    left_out: tuple[str, ...] = ()  # classes of modules behind the pooling that the caller leaves out
     route: str | None = None  # route of the Router; None without one
     files: tuple[Path, ...] = ()  # weight files of the modules behind the network
 
@@ -272,6 +273,7 @@ def source_record(
         license=stated_license(checkpoint),
         ignored_code=ignored_code or UNSET,
         remote_code=remote_code or UNSET,
+        left_out=(checkpoint.authors.left_out if checkpoint.authors else ()) or UNSET,
     )
 
 

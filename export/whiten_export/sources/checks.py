@@ -217,12 +217,12 @@ _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
 
 _ONLY: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "nomic_bert": {
+        "num_experts": (0, None),
         "activation_function": ("swiglu",),
         "prenorm": (False,),
         "parallel_block": (False,),
         "causal": (False,),
         "use_rms_norm": (False, None),
-        "num_experts": (0, None),
         "rotary_emb_fraction": (1.0,),
         "rotary_emb_interleaved": (False,),
         "rotary_emb_scale_base": (None,),
@@ -235,6 +235,17 @@ _ONLY: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     },
 }
 """Settings of own code with the only values that transformers' class computes, by architecture."""
+
+
+def renamed_settings(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the settings of a config that own code names otherwise than transformers, by transformers' names."""
+    settings = read_settings(checkpoint.directory / "config.json")
+    names = _OTHER_NAMES.get(str(settings.get("model_type")), {})
+    renamed = {known: settings[name] for name, known in names.items() if settings.get(name) is not None}
+    usual = {name: value for name, value in renamed.items() if name not in settings}
+    if "rope_theta" in usual and "rope_parameters" not in settings:
+        usual["rope_parameters"] = {"rope_type": "default", "rope_theta": usual.pop("rope_theta")}
+    return usual
 
 
 def check_config(checkpoint: Checkpoint, config: Any, version: str) -> None:

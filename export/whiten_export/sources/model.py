@@ -52,6 +52,7 @@ class TokenModel:
     vocab_size: int  # number of token ids
     client_config: Mapping[str, Any]  # content of `config.json` for other programs
     supported: bool = True  # whether its family is in the registry
+    notes: tuple[str, ...] = ()  # what an export warns of, where its files name what is not there
     own_outputs: tuple[str, ...] = ()  # outputs of its own graph that are one vector a text
 
     @cached_property

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import dynamic_module_utils
 
 from whiten_export.sources.checkpoint import ADAPTER_CONFIG, Checkpoint, adapter_weights, read_settings
-from whiten_export.sources.checks import check_config, read_tokenizer_config, rotary_kinds
+from whiten_export.sources.checks import check_config, read_tokenizer_config, renamed_settings, rotary_kinds
 from whiten_export.sources.families import family_of
 from whiten_export.sources.own_code import code_files, names_in_network, other_version, restore_weights, way_to_code
 from whiten_export.sources.tokenizer import missing_tokenizer, tokenizer_missing
@@ -58,8 +58,10 @@ def load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
 
     An attention may be a kernel, which transformers would fetch from the hub wherever it makes a network.
     """
+    own, factory = trust_remote_code and code_files(checkpoint), transformers.AutoConfig
+    renamed = {} if own else renamed_settings(checkpoint)
     try:
-        config = from_pretrained(transformers.AutoConfig, checkpoint.directory, checkpoint, trust_remote_code)
+        config = from_pretrained(factory, checkpoint.directory, checkpoint, trust_remote_code, **renamed)
     except WhitenError:
         if "model_type" in read_settings(checkpoint.directory / "config.json"):
             raise
@@ -154,6 +156,22 @@ def adapter_model_class(adapter: Path, otherwise: str) -> str:
     return otherwise
 
 
+_WORD_TABLE = re.compile(r"\.(embed_tokens|word_embeddings|wte|tok_embeddings)\.(.*\.)?weight$")
+
+
+def adapter_rows(adapter: Path | None) -> int:
+    """Return the rows of the word embeddings that an adapter has whole, as one does whose vocabulary grew; else 0."""
+    file = None if adapter is None else adapter_weights(adapter)
+    if file is None:
+        return 0
+    if file.suffix == ".bin":
+        shapes = {key: tuple(tensor.shape) for key, tensor in load_state(file).items()}
+    else:
+        tensors = _opened(file)
+        shapes = {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118
+    return max((shape[0] for key, shape in shapes.items() if _WORD_TABLE.search(key)), default=0)
+
+
 def merge_adapter(network: nn.Module, adapter: Path, digest: "hashlib._Hash") -> nn.Module:
     """Return the network with the adapter's products added to its weights, without the head of its task.
 
@@ -163,6 +181,10 @@ def merge_adapter(network: nn.Module, adapter: Path, digest: "hashlib._Hash") ->
         from peft import PeftModel
     except ImportError:
         raise WhitenError(f"merging a LoRA adapter needs peft; install it {from_clone('lora')}") from None
+    rows = adapter_rows(adapter)
+    if rows > network.config.vocab_size:  # type: ignore[union-attr, operator]
+        with quiet():  # the adapter has all rows; peft does not make room for them
+            network.resize_token_embeddings(rows, mean_resizing=False)  # type: ignore[operator]
     base = set(network.parameters())
     try:
         with quiet(), explaining(filter(None, [adapter_weights(adapter)])):
@@ -219,6 +241,18 @@ def network_class(checkpoint: Checkpoint, config: Any) -> Any:
     return getattr(transformers, name)
 
 
+def unknown_class_note(checkpoint: Checkpoint, config: Any) -> str | None:
+    """Return what is said of a config that names a class which neither transformers nor the checkpoint has."""
+    named = next(iter(config.architectures or ()), None)
+    if not isinstance(named, str) or named in dir(transformers) or code_files(checkpoint) or checkpoint.entry:
+        return None
+    return (
+        f"config.json names the class {named}, which transformers {transformers.__version__} does not have: "
+        f"{config.model_type} is computed as transformers computes it, which may be otherwise, such as without "
+        "attention to later tokens"
+    )
+
+
 def load_network(
     checkpoint: Checkpoint, config: Any, trust_remote_code: bool, pooler: bool = False
 ) -> tuple[nn.Module, str]:
@@ -261,7 +295,8 @@ def load_network(
             f"have by another name; transformers {transformers.__version__} may have put random numbers into them: "
             "use a repository of the model whose code is for transformers 5"
         )
-    check_numbers(network, checkpoint.weights, optional)
+    scaled = "quantization_config" in read_settings(checkpoint.directory / "config.json")
+    check_numbers(network, checkpoint.weights, optional, scaled)
     used = [value for name, value in network.named_parameters() if pooler or not UNUSED.search(name)]
     digest = hashlib.sha256()
     _add_parameters(digest, used)
@@ -376,10 +411,17 @@ def tensor_kinds(path: Path) -> dict[str, str]:
     return {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118
 
 
-def check_numbers(network: nn.Module, files: Sequence[Path], optional: Sequence[re.Pattern[str]] = ()) -> None:
-    """Check that all weights are finite, and that none is stored as whole numbers, which loading converts.
+_WEIGHT_TYPES = frozenset(("F64", "F32", "F16", "BF16", "FLOAT64", "FLOAT32", "FLOAT16", "BFLOAT16"))
+"""Types of weights that are their numbers themselves, as safetensors and PyTorch name them."""
 
-    Optional weights that no file has are left out: code may leave them as memory was.
+
+def check_numbers(
+    network: nn.Module, files: Sequence[Path], optional: Sequence[re.Pattern[str]] = (), scaled: bool = False
+) -> None:
+    """Check that all weights are finite, and that none is stored in a type that needs a scale, which loading converts.
+
+    Optional weights that no file has are left out: code may leave them as memory was. `scaled` says that the config
+    names a quantisation, whose scales transformers applies to floating-point numbers of 8 bits.
     """
     parameters = dict(network.named_parameters())
     prefix = f"{getattr(network, 'base_model_prefix', '')}."
@@ -387,8 +429,11 @@ def check_numbers(network: nn.Module, files: Sequence[Path], optional: Sequence[
     for file in files:
         for key, kind in tensor_kinds(file).items():
             for name in names_in_network(key, prefix) & parameters.keys():
-                if kind.startswith(("I", "U", "BOOL")):
-                    raise WhitenError(f"{file}: '{key}' holds {kind}; wanted weights, which are floating-point numbers")
+                if kind not in _WEIGHT_TYPES and not (scaled and kind.startswith("F")):
+                    raise WhitenError(
+                        f"{file}: '{key}' holds {kind}, and no quantization_config of its config.json says what its "
+                        "numbers stand for; wanted weights of 16, 32 or 64 bits: export the model that is not quantised"
+                    )
                 places[name] = f"{file}: '{key}'"
     for name, parameter in parameters.items():
         if _is_finite(parameter.detach()):

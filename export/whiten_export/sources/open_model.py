@@ -40,7 +40,8 @@ def open_model(
             "texts that hold them are read as ordinary characters"
         )
         model.tokenizer = without_tokens(model.tokenizer, removed)
-    for note in (*checkpoint.notes, *model.tokenizer.notes, *code_notes(checkpoint, model.record, trust_remote_code)):
+    of_code = code_notes(checkpoint, model.record, trust_remote_code)
+    for note in (*checkpoint.notes, *model.notes, *model.tokenizer.notes, *of_code):
         report.warn(note)
     return model
 

@@ -3,6 +3,7 @@
 Of a Router, the modules of one route are read. What is read and not understood is refused by its name.
 """
 
+from collections.abc import Collection
 from pathlib import Path, PurePath
 from typing import Any, get_args
 
@@ -39,16 +40,23 @@ _OF_2019 = ("BERT", "RoBERTa", "DistilBERT", "ALBERT", "XLMRoBERTa", "XLNet", "C
 """Modules of sentence-transformers before 0.3, all of which became Transformer."""
 
 
-def read_published(root: Path, route: str | None = None) -> Authors:
-    """Read `modules.json` and all that it names; the weights of the modules behind the network are loaded."""
+def read_published(root: Path, route: str | None = None, leave_out: Collection[str] = ()) -> Authors:
+    """Read `modules.json` and all that it names; the weights of the modules behind the network are loaded.
+
+    Modules behind the pooling are left out by the names of their classes.
+    """
     path, settings = root / MODULES_FILE, _read_model_settings(root)
     chosen, (first, *others) = _read_steps(root, route)
     settings |= _read_first(first, path)
     static = first.kind == "StaticEmbedding"
     modules: list[Module] = []
     files: list[Path] = []
+    left_out: list[Step] = []
     for step in others:
         config, pooled = step.folder / "config.json", static or "pooling" in settings
+        if pooled and step.kind.rsplit(".", 1)[-1] in leave_out:
+            left_out.append(step)
+            continue
         match step.kind:
             case "Dropout":
                 continue
@@ -64,7 +72,12 @@ def read_published(root: Path, route: str | None = None) -> Authors:
             case "Normalize":
                 modules.append(_read_normalize(config))
             case _:
-                raise WhitenError(f"{path}: module {step.kind} is not supported here, so nothing is exported")
+                name = step.kind.rsplit(".", 1)[-1]
+                way = f"; --leave-out {name} exports the vectors before it" if pooled else ""
+                raise WhitenError(f"{path}: {_not_supported(step)}{way}")
+    names = tuple(step.kind.rsplit(".", 1)[-1] for step in left_out)
+    if missing := sorted(set(leave_out) - set(names)):
+        raise UsageError(f"leave-out is {missing[0]}, but no module behind the pooling in {path} has this name")
     if not static and "pooling" not in settings:
         raise WhitenError(f"{path}: has no Pooling, so it gives no sentence vectors")
     if "layer_weights" in settings and "max" in pooling_modes(settings["pooling"]):
@@ -76,7 +89,8 @@ def read_published(root: Path, route: str | None = None) -> Authors:
         stated_by="sentence-transformers",
         modules=tuple(modules[:-1] if normalize else modules),
         normalize=normalize,
-        steps=(first, *others),
+        steps=(first, *(step for step in others if step not in left_out)),
+        left_out=names,
         route=chosen,
         files=tuple(files),
         **settings,
@@ -129,14 +143,17 @@ def _read_steps(root: Path, route: str | None) -> tuple[str | None, list[Step]]:
     return chosen, steps
 
 
+def _not_supported(step: Step) -> str:
+    if "." in step.kind:
+        return f"module '{step.kind}' is not one of sentence-transformers, so its vectors cannot be reproduced"
+    return f"module {step.kind} is not supported here, so nothing is exported"
+
+
 def _step(root: Path, class_path: Any, folder: str, file: Path) -> Step:
-    if not str(class_path).startswith("sentence_transformers."):
-        raise WhitenError(
-            f"{file}: module '{class_path}' is not one of sentence-transformers, so its vectors cannot be reproduced"
-        )
     if PurePath(folder).is_absolute() or ".." in PurePath(folder).parts:
         raise WhitenError(f"{file}: the path '{folder}' leads out of the folder")
-    return Step(str(class_path).rsplit(".", 1)[-1], root / folder)
+    known = str(class_path).startswith("sentence_transformers.")
+    return Step(str(class_path).rsplit(".", 1)[-1] if known else str(class_path), root / folder)
 
 
 def _read_route(root: Path, folder: Path, route: str | None) -> tuple[str, list[Step]]:
@@ -166,6 +183,8 @@ def _read_first(step: Step, path: Path) -> dict[str, Any]:
     """Return `max_length` and `do_lower_case` of a Transformer, if it has them; nothing of a table."""
     if step.kind == "StaticEmbedding":
         return {}
+    if "." in step.kind:
+        raise WhitenError(f"{path}: {_not_supported(step)}")
     if step.kind != "Transformer":
         way = f"; {TEXT_OF_CLIP}" if step.kind == "CLIPModel" else ""
         if step.kind in _OF_2019:
@@ -209,6 +228,9 @@ _HARMLESS = {
 _SAME_AS_LENGTH = ("model_max_length", "max_length")
 """Arguments of a tokenizer that change nothing where they equal the Transformer's `max_seq_length`."""
 
+_HARMLESS_CALL = {"padding", "padding_side", "pad_to_multiple_of", "return_tensors", "return_attention_mask", "verbose"}
+"""Arguments of the call of a tokenizer that change no vector: padding is masked."""
+
 _STATES = ("forward", "last_hidden_state")
 """Method of a network, and its output, from which the vector of a text has to come."""
 
@@ -220,6 +242,12 @@ def _check_transformer(settings: dict[str, Any], length: Any, path: Path) -> Non
         same = {key for key in _SAME_AS_LENGTH if arguments.get(key) == length}
         if changing := arguments.keys() - _HARMLESS - same:
             raise WhitenError(f"{path}: {name} sets {min(changing)}, which is not supported")
+    calls = _named(settings, "processing_kwargs", path)
+    for name in ("common", "text"):
+        arguments = _named(calls, name, path)
+        same = {key for key, value in arguments.items() if _is_usual(key, value, length)}
+        if changing := arguments.keys() - _HARMLESS_CALL - same:
+            raise WhitenError(f"{path}: processing_kwargs sets {name}.{min(changing)}, which is not supported")
     modalities = _named(settings, "modality_config", path)
     if "message" in modalities:
         raise WhitenError(f"{path}: modality_config has message: texts go through a chat template, not supported here")
@@ -229,9 +257,22 @@ def _check_transformer(settings: dict[str, Any], length: Any, path: Path) -> Non
     for name, usual in (("transformer_task", "feature-extraction"), ("module_output_name", "token_embeddings")):
         if (value := settings.get(name) or usual) != usual:
             raise WhitenError(f"{path}: {name} is '{value}'; wanted {usual}")
-    known = {*_ARGUMENTS, "modality_config", "transformer_task", "module_output_name", "unpad_inputs"}
+    known = {
+        *_ARGUMENTS,
+        "processing_kwargs",
+        "modality_config",
+        "transformer_task",
+        "module_output_name",
+        "unpad_inputs",
+    }
     if unknown := [name for name, value in settings.items() if name not in known and value not in (None, {}, False)]:
         raise WhitenError(f"{path}: has the setting '{unknown[0]}', which is not supported")
+
+
+def _is_usual(name: str, value: Any, length: Any) -> bool:
+    """Return whether an argument of a tokenizer's call is what a Transformer of this `max_seq_length` passes anyway."""
+    usual = {"truncation": (True, "longest_first"), "add_special_tokens": (True,), "max_length": (length,)}
+    return name in usual and value in usual[name]
 
 
 def _read_normalize(path: Path) -> Module:

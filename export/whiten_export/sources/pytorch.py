@@ -28,12 +28,14 @@ from whiten_export.sources.families import SCALED_BY_LENGTH, batch_limit, family
 from whiten_export.sources.marking import marked_attention
 from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_export.sources.network import (
+    adapter_rows,
     load_config,
     load_network,
     load_tokenizer,
     network_class,
     one_thread,
     quiet,
+    unknown_class_note,
 )
 from whiten_export.sources.own_code import (
     code_that_ran,
@@ -91,9 +93,11 @@ class PyTorchModel(TokenModel):
             code_that_ran(checkpoint, runs),
             network_sha256(checkpoint, self._config, own, before if self.supported else None, trust_remote_code),
         )
+        self.notes = tuple(filter(None, [unknown_class_note(checkpoint, self._config)]))
         self.batch_limit = batch_limit(self._config)
-        self.vocab_size: int = self.tokenizer.surplus_from or self._config.vocab_size
-        self.client_config: Mapping[str, Any] = _client_config(self._config)
+        rows = max(self._config.vocab_size, adapter_rows(checkpoint.adapter))
+        self.vocab_size: int = self.tokenizer.surplus_from or rows
+        self.client_config: Mapping[str, Any] = _client_config(self._config) | {"vocab_size": rows}
 
     def count_weights(self, layers: tuple[int, ...]) -> WeightCounts:
         """Count the weights by the config: those of blocks above the highest layer are not exported."""
@@ -105,6 +109,7 @@ class PyTorchModel(TokenModel):
         # What tracing leaves in modules and buffers stays in a copy; its parameters are those of the reference.
         network = copy.deepcopy(self._loaded, {id(parameter): parameter for parameter in self._loaded.parameters()})
         fix_frequencies(network)
+        _multiply_by_chosen_experts(network)
         model = trace(network, layers)
         pooler = describe_pooler(network) if "pooler" in pooling_modes(pooling) else None
         if self.tokenizer.surplus_from is not None:
@@ -184,6 +189,12 @@ def fix_frequencies(network: nn.Module) -> None:
             module.__dict__["rope_type"] = "default"
         elif isinstance(kinds, dict):  # kinds for each type of layer
             kinds.update({name: "default" for name, kind in kinds.items() if kind in SCALED_BY_LENGTH})
+
+
+def _multiply_by_chosen_experts(network: nn.Module) -> None:
+    """Let a mixture of experts multiply each token by its own experts: a loop over experts depends on the texts."""
+    with suppress(AttributeError, ValueError):  # of a network without experts, or of transformers 4
+        network.set_experts_implementation("batched_mm")  # type: ignore[operator]
 
 
 class _Layers(nn.Module):

@@ -3,7 +3,8 @@
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -44,7 +45,13 @@ from whiten_runtime.errors import IntegrityError, UnsafeModelError, UsageError, 
 from whiten_runtime.hub import UNREACHED, bar_of_terminals, check_revision, hub_errors, is_repository_id, why_unreached
 
 
-def resolve(model: str, remote_code: bool = False, route: str | None = None, with_weights: bool = True) -> Checkpoint:
+def resolve(
+    model: str,
+    remote_code: bool = False,
+    route: str | None = None,
+    with_weights: bool = True,
+    leave_out: Collection[str] = (),
+) -> Checkpoint:
     """Find a checkpoint; download it from the hub if `model` names one there, as ORG/NAME or ORG/NAME@REVISION.
 
     A directory or file here that can be exported goes before the catalogue and the hub, as in transformers. Without
@@ -52,13 +59,20 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None, wit
     """
     model, revision = _split_revision(model)
     path = _expanded(model)
+    try:
+        model.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"{model!a} is not text in the encoding of this locale ({sys.getfilesystemencoding()}), and libraries "
+            "that read models take text: set PYTHONUTF8=1, or give the folder a name in UTF-8"
+        ) from None
     entry = None if model.startswith(_OF_PATHS) else find(model)
     local = kind_of_place(path) is not None if entry is None else _is_source(path)
     if local:
         if revision is not None:
             raise UsageError(f"revision '{revision}' is for the hub, but '{model}' is a local path; leave it out")
         stem = path.resolve().name.split(".")[0] if path.is_file() else path.resolve().name
-        checkpoint = _open(model, _directory_name(stem), path, remote_code, route, with_weights)
+        checkpoint = _open(model, _directory_name(stem), path, remote_code, route, with_weights, leave_out=leave_out)
         if entry is not None:
             checkpoint = replace(
                 checkpoint, notes=(f"'{model}' is {path.resolve()} here, not the catalogue's {entry.name}",)
@@ -70,7 +84,7 @@ def resolve(model: str, remote_code: bool = False, route: str | None = None, wit
     elif entry is None and not is_repository_id(model):
         raise unknown_error(model)
     else:
-        checkpoint = _from_hub(model, entry, revision, remote_code, route, with_weights)
+        checkpoint = _from_hub(model, entry, revision, remote_code, route, with_weights, leave_out)
     if checkpoint.authors is not None and checkpoint.hub_id in INSTRUCTOR:
         checkpoint = replace(checkpoint, authors=replace(checkpoint.authors, include_prompt=False))
     notes = dict.fromkeys((*checkpoint.notes, *notes_of(checkpoint)))  # those of an adapter's base once
@@ -120,17 +134,24 @@ def _is_source(path: Path) -> bool:
 
 
 def _from_hub(
-    model: str, entry: Entry | None, revision: str | None, remote_code: bool, route: str | None, with_weights: bool
+    model: str,
+    entry: Entry | None,
+    revision: str | None,
+    remote_code: bool,
+    route: str | None,
+    with_weights: bool,
+    leave_out: Collection[str],
 ) -> Checkpoint:
     hub_id = entry.checkpoint if entry else model
     wanted = entry.revision if entry and revision is None else revision
     name = entry.name if entry else _directory_name(hub_id.split("/")[-1])
     if entry and (packaged := _packaged(entry, wanted)):
-        return replace(_open(model, name, packaged, route=route), hub_id=hub_id, revision=wanted, entry=entry)
+        opened = _open(model, name, packaged, route=route, leave_out=leave_out)
+        return replace(opened, hub_id=hub_id, revision=wanted, entry=entry)
     path = download(hub_id, wanted, remote_code, entry, with_weights)
     folder = path if path.is_dir() else path.parent
     commit = folder.name if re.fullmatch(r"[0-9a-f]{40}", folder.name) else wanted
-    opened = _open(model, name, path, remote_code, route, with_weights, fetched=with_weights)
+    opened = _open(model, name, path, remote_code, route, with_weights, with_weights, leave_out)
     return replace(opened, hub_id=hub_id, revision=commit, entry=entry)
 
 
@@ -142,6 +163,7 @@ def _open(
     route: str | None = None,
     with_weights: bool = True,
     fetched: bool = True,
+    leave_out: Collection[str] = (),
 ) -> Checkpoint:
     """Describe the checkpoint in a path, by the files that it contains; `fetched` says whether weights are among them.
 
@@ -156,12 +178,14 @@ def _open(
     if not (path / MODULES_FILE).is_file():
         if route is not None:
             raise UsageError(f"route '{route}' is for a Router of sentence-transformers, which '{model}' does not have")
+        if leave_out:
+            raise UsageError(f"leave-out is for modules of sentence-transformers, which '{model}' does not have")
         authors = read_model2vec(path)
         if authors is None:
             network = _open_network(model, name, path, remote_code, with_weights, fetched)
             return replace(network, sentence_similarity=network.sentence_similarity or bool(file_of_vectors(path)))
     else:
-        authors = read_published(path, route)
+        authors = read_published(path, route, leave_out)
     first = authors.steps[0]
     if first.kind == "StaticEmbedding":
         opened = Checkpoint(model, name, "static", first.folder, (module_weights(first.folder),))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from whiten_export.proof.gate import Case, PublishedVectors, longest_texts
 from whiten_export.proof.reference import ACTIVATIONS, Dense, LayerNorm, Module, Truncate
 from whiten_export.sources.checkpoint import ADAPTER_CONFIG, Checkpoint, module_weights, read_settings
+from whiten_export.sources.checks import renamed_settings
 from whiten_export.sources.config import plain_attention
 from whiten_export.sources.network import check_numbers, explaining, one_thread, quiet
 from whiten_export.sources.own_code import restore_buffers, restore_weights, way_to_code
@@ -139,7 +140,8 @@ def encode_published(
         if not trust_remote_code and "trust_remote_code" in reason:
             raise UsageError(f"'{checkpoint.model}' {way_to_code(checkpoint, reason)}") from error
         raise WhitenError(f"sentence-transformers cannot load '{checkpoint.model}': {reason[:300]}") from error
-    name = f"sentence-transformers {version('sentence-transformers')}, float32"
+    without = f" without {' and '.join(authors.left_out)}" if authors.left_out else ""
+    name = f"sentence-transformers {version('sentence-transformers')}{without}, float32"
     for case, part in zip(short, vectors, strict=True):
         for text, vector in zip(case.texts, part, strict=True):
             if not np.isfinite(vector).all():
@@ -152,7 +154,10 @@ def encode_published(
 
 
 def _open(root: Path, checkpoint: Checkpoint, trust_remote_code: bool, device: str) -> Any:
-    """Open a folder; of a Router, the modules of the chosen route alone, as those of others may be code or pickles."""
+    """Open a folder; of a Router, the modules of the chosen route alone, as those of others may be code or pickles.
+
+    Modules that are left out may be code too.
+    """
     from sentence_transformers import SentenceTransformer
 
     authors, place = checkpoint.authors, checkpoint.root or checkpoint.directory
@@ -160,9 +165,10 @@ def _open(root: Path, checkpoint: Checkpoint, trust_remote_code: bool, device: s
     options = {
         "trust_remote_code": trust_remote_code,
         "local_files_only": True,
+        "config_kwargs": {} if trust_remote_code else renamed_settings(checkpoint),
         "model_kwargs": {"dtype": torch.float32, "device_map": None} | plain_attention(checkpoint),
     }
-    if authors.route is None:
+    if authors.route is None and not authors.left_out:
         return SentenceTransformer(str(root), device=device, **options)
     chosen = [
         _class(step.kind).load(str(root), subfolder=step.folder.relative_to(place).as_posix(), **options)

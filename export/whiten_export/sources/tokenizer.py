@@ -115,20 +115,6 @@ def missing_tokenizer(checkpoint: Checkpoint, specials: int = 0) -> UsageError:
     return UsageError(f"'{checkpoint.model}' has no tokenizer{why}; {_COPY} {checkpoint.tokenizer_directory}")
 
 
-def count_unknown(tokenizer: SourceTokenizer, rows: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """Return how many of the tokens of texts are the unknown one, and how many are not special.
-
-    Args:
-        tokenizer: tokenizer of the texts.
-        rows: token ids of each text.
-    """
-    backend = Tokenizer.from_str(tokenizer.json)
-    unknown = backend.token_to_id(tokenizer.specials.get("unk_token", ""))
-    specials = {number for number, token in backend.get_added_tokens_decoder().items() if token.special} - {unknown}
-    ids = [number for row in rows for number in row if number not in specials]
-    return ids.count(unknown) if unknown is not None else 0, len(ids)
-
-
 def specials_without_row(tokenizer: SourceTokenizer, rows: int) -> tuple[str, ...]:
     """Return the added special tokens whose ids are beyond the embeddings, such as EmbeddingGemma's for images."""
     added = Tokenizer.from_str(tokenizer.json).get_added_tokens_decoder()

@@ -68,6 +68,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     remote_code: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Files of the checkpoint's own Python code that ran; those of another repository as ORG/NAME@COMMIT/FILE. Absent
     where there are none."""
+    left_out: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Classes of the authors' modules behind the pooling that the caller of the export left out. Absent where there
+    are none."""
 
 
 class CorpusRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -106,6 +106,21 @@ class Group(Command, click.Group):
         super().__init__(*args, **kwargs)
         self.sections = tuple(sections)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line; say where an option belongs that stands before the command that has it."""
+        words = [word for word in args if not word.startswith("-")]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            command: click.Command | None = self
+            for number, word in enumerate(words, 1):
+                command = command.get_command(ctx, word) if isinstance(command, click.Group) else None
+                if command is not None and any(error.option_name in option.opts for option in command.params):
+                    place = f"{ctx.command_path} {' '.join(words[:number])}"
+                    message = f"{error.option_name} belongs behind the command: {place} {error.option_name}"
+                    raise click.UsageError(message, ctx) from None
+            raise
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {section: [] for section in self.sections}
         for name in self.list_commands(ctx):

@@ -68,6 +68,8 @@ def describe(manifest: Manifest) -> str:
             rows.append(("route", manifest.route))
         if manifest.modules:
             rows.append(("modules", ", ".join(manifest.modules)))
+        if source.left_out:
+            rows.append(("left out", ", ".join(source.left_out)))
         for name, prompt in manifest.prompts.items():
             default = ", the default" if name == manifest.default_prompt_name else ""
             rows.append(("prompt", f"{name}{default}: {prompt!r}"))

@@ -1,8 +1,11 @@
 """Open a bundle, or a graph outside a bundle with its tokenizer, for embedding."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE, Bundle, open_bundle
@@ -65,7 +68,8 @@ def load_bundle(
         tokenizer = start(partial(_read_tokenizer, bundle, read))
         try:
             graph = GraphFile(bundle.model, settings, bundle.graph_files)
-            engine = _engine_of(graph, settings, manifest.pad_token_id, manifest.layers == (0,), memory)
+            with _naming_newer(manifest, "onnxruntime"):
+                engine = _engine_of(graph, settings, manifest.pad_token_id, manifest.layers == (0,), memory)
         finally:
             if weights is not None:
                 weights.result()  # an altered file is reported as altered, even if onnxruntime fails on it first
@@ -86,7 +90,27 @@ def _read_tokenizer(bundle: Bundle, read: Callable[[Bundle], object] | None) -> 
     if read is not None:
         read(bundle)
     manifest, content = bundle.manifest, bundle.read(TOKENIZER_FILE)
-    return Tokenizer(bundle.path / TOKENIZER_FILE, manifest.max_seq_length, manifest.truncation_side, content)
+    with _naming_newer(manifest, "tokenizers"):
+        return Tokenizer(bundle.path / TOKENIZER_FILE, manifest.max_seq_length, manifest.truncation_side, content)
+
+
+@contextmanager
+def _naming_newer(manifest: Manifest, package: str) -> Iterator[None]:
+    """Say of a file that cannot be opened that a newer version of its library wrote it, if the manifest says so."""
+    try:
+        yield
+    except BundleError as error:
+        written, here = manifest.versions.get(package, ""), import_module(package).__version__
+        if type(error) is not BundleError or _numbers(written) <= _numbers(here):
+            raise
+        raise BundleError(
+            f"{error}; the bundle was written with {package} {written}, and {here} is installed: install {written} or "
+            "newer"
+        ) from error
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"[0-9]+", version)[:3]))
 
 
 def load_unwhitened(

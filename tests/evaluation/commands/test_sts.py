@@ -57,6 +57,7 @@ def test_one_bundle_has_a_row_for_each_task_and_no_differences(tiny_bundle: Path
     document = json.loads(run(tiny_bundle, "--data", tmp_path, "--json").stdout)
     (score,) = document["bundles"]
     assert document["absent"] == {}
+    assert document["models"] == [{"bundle": str(tiny_bundle), "max_seq_length": 48, "similarity": "cosine"}]
     assert [task["name"] for task in score["tasks"]] == list(SUBSETS)
     assert (score["bundle"], score["stored"], score["bytes"]) == (str(tiny_bundle), "float32", 128)
     assert (score["differences"], score["difference"]) == ([], None)

@@ -8,10 +8,11 @@ import pytest
 from safetensors.numpy import load_file, save
 
 from support.bundles import copy_bundle, edit_manifest, rewrite_file
-from support.cli import ok, refused
+from support.cli import invoke, ok, refused
 from support.corpus import sentences
 from support.vectors import write_word_vectors
 from whiten import BundleError, WhiteningSpec, refit_bundle
+from whiten_runtime.commands.console import whiten
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 
 
@@ -43,6 +44,18 @@ def test_a_path_is_never_a_name_on_the_hub(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BundleError, match="bundle 'org/name' does not exist; make one with whiten-export, or check"):
         refit_bundle(Path("org/name"), "s.stats", WhiteningSpec(), "new")
+
+
+@pytest.mark.parametrize("command", ["refit", "fit"])
+def test_a_corpus_of_unknown_words_is_told(command: str, tiny_bundle: Path, tmp_path: Path) -> None:
+    """Its vectors would differ in nothing but their lengths, and a whitening of them says nothing of other texts."""
+    corpus, out = tmp_path / "corpus.txt", tmp_path / "out"
+    corpus.write_text("\n".join(" ".join("ქართული" * (1 + number % 9)) for number in range(80)), "utf-8")
+    result = invoke(whiten, command, tiny_bundle, "--corpus", corpus, "--out", out)
+    assert "are unknown to the model's tokenizer" in result.stderr
+    corpus.write_text("\n".join(sentences(80)), "utf-8")
+    result = invoke(whiten, command, tiny_bundle, "--corpus", corpus, "--out", tmp_path / "again")
+    assert "unknown to" not in result.stderr
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from support.checkpoints import change_config, save_adapter, save_checkpoint
 from support.cli import ok, refused
 from support.corpus import sentences
-from support.families import LAYERS, MAX_LENGTH, WIDENED
+from support.families import FAMILIES, LAYERS, MAX_LENGTH, WIDENED
 from whiten import Encoder
 from whiten_export.sources import resolve as resolving
 from whiten_export.sources.pytorch import PyTorchModel
@@ -148,6 +148,48 @@ def test_merged_adapters_of_every_kind_equal_peft(
     np.testing.assert_allclose(merged, want, atol=1e-5 * np.abs(want).max())
     alone = last_state(network_of(checkpoint(base), model_class, None), *tensors)
     assert np.abs(merged - alone).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("base", "table", "options"),
+    [
+        ("qwen3", "embed_tokens", {"modules_to_save": ["embed_tokens"]}),
+        ("qwen3", "embed_tokens", {"trainable_token_indices": [-2, -1]}),
+        ("bert", "word_embeddings", {}),
+    ],
+)
+def test_an_adapter_whose_vocabulary_grew_equals_peft(
+    base: str, table: str, options: dict[str, Any], checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The adapter has all rows of the larger table, and its tokenizer; its base has fewer."""
+    folder = checkpoint(base, WIDENED) if base in FAMILIES else save_checkpoint(base, tmp_path / "base", WIDENED)
+    network, tokenizer = (
+        factory.from_pretrained(folder) for factory in (transformers.AutoModel, transformers.AutoTokenizer)
+    )
+    tokenizer.add_tokens(["zyx", "wvu"])
+    network.resize_token_embeddings(len(tokenizer))
+    if "trainable_token_indices" in options:
+        options = {"trainable_token_indices": {table: [len(tokenizer) - 2, len(tokenizer) - 1]}}
+    torch.manual_seed(2)
+    targets = ["q_proj"] if base == "qwen3" else ["query"]
+    adapted = peft.get_peft_model(network, peft.LoraConfig(r=4, target_modules=targets, **options))
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name or "delta" in name:
+                parameter.normal_(std=0.2)
+    adapter = tmp_path / "grown"
+    adapted.save_pretrained(adapter)
+    tokenizer.save_pretrained(adapter)
+    texts = ["zyx and words", "wvu", "neither of both", "a zyx wvu zyx " * 4]
+    ok("export", adapter, "--layers", "-1", "--whitening", "none", "--out", tmp_path / "b")
+    with Encoder(tmp_path / "b") as encoder:
+        ours = encoder.encode(texts)
+    adapted.eval()
+    for text, vector in zip(texts, ours, strict=True):
+        ids = tokenizer(text, return_tensors="pt", truncation=True, max_length=encoder.max_seq_length)
+        with torch.no_grad():
+            want = adapted(**ids).last_hidden_state[0].mean(0).numpy()
+        assert np.linalg.norm(vector - want) < 1e-5 * np.linalg.norm(want), text
 
 
 @pytest.mark.parametrize(

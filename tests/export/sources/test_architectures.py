@@ -15,6 +15,8 @@ import transformers
 from support.checkpoints import write_json
 from support.cli import ok
 from whiten import Encoder
+from whiten_export.sources.pytorch import PyTorchModel
+from whiten_export.sources.resolve import resolve
 
 _SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 _T5 = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
@@ -66,3 +68,18 @@ def test_a_network_is_read_by_the_class_that_wrote_it(
 
 def _class(config: Any, name: str) -> Any:
     return getattr(import_module(type(config).__module__.replace("configuration_", "modeling_")), name)
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [("Lfm2BidirectionalModel", True), ("BertForMaskedLM", False), ("BertModel", False), (None, False)],
+)
+def test_a_class_that_transformers_lacks_is_named(
+    named: str | None, said: bool, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Such a class may let tokens attend to later ones, where the one in its place does not."""
+    folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "model"))
+    settings = json.loads((folder / "config.json").read_text("utf-8"))
+    write_json(folder / "config.json", settings | {"architectures": named and [named]})
+    notes = PyTorchModel(resolve(str(folder)), False, "cpu").notes
+    assert [str(named) in note for note in notes] == [True] * said

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import transformers
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from support.checkpoints import save_checkpoint, write_json, write_modules, write_tensors
 from support.cli import ok, refused
@@ -17,9 +17,9 @@ from support.onnx_folders import rename_last, save_encoder
 from support.vocabularies import SIZE
 from whiten_export.proof.gate import Case, compute_expected
 from whiten_export.proof.reference import Composition, Reference
-from whiten_export.sources.tokenizer import SourceTokenizer, count_unknown
 from whiten_runtime.errors import ParityError
 from whiten_runtime.reporter import Reporter
+from whiten_whitening.statistics import count_unknown
 
 RAW = ("--layers", "1", "--whitening", "none")
 _TOKENIZERS = ("tokenizer*", "vocab*", "merges*", "*.model", "special*")
@@ -114,6 +114,8 @@ def test_texts_of_unknown_tokens_are_warned_of(tmp_path: Path) -> None:
 def test_unknown_tokens_are_counted_without_special_ones() -> None:
     backend = Tokenizer(models.WordLevel({"[UNK]": 0, "[CLS]": 1, "a": 2}, "[UNK]"))
     backend.add_special_tokens(["[UNK]", "[CLS]"])
-    tokenizer = SourceTokenizer(backend.to_str(), lambda texts, length: [], 0, {"unk_token": "[UNK]"}, None)
-    assert count_unknown(tokenizer, [[1, 0, 2], [1, 0]]) == (2, 3)
-    assert count_unknown(replace(tokenizer, specials={}), [[1, 0, 2]]) == (0, 1)
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    assert count_unknown(backend, ["[CLS] x a", "[CLS] x"]) == (2, 3)
+    pieces = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0)], unk_id=0))
+    assert count_unknown(pieces, ["ab", "c"]) == (2, 3)
+    assert count_unknown(Tokenizer(models.BPE({"a": 0, "b": 1}, [])), ["abc"]) == (0, 2)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 import torch
 import transformers
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as load_tensors
+from safetensors.torch import save_file as save_tensors
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from support.checkpoints import random_network, write_json
@@ -167,6 +170,24 @@ def test_other_folders_are_loaded_as_they_were(plain: Path, tmp_path: Path, chan
     content = json.loads((folder / SETTINGS).read_text("utf-8"))
     write_json(folder / SETTINGS, content | changes)
     assert plain_attention(resolve(str(folder))) == {}
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.bool], ids=str)
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
+def test_numbers_without_the_scales_that_they_need_are_refused(
+    altered: Callable[..., Path], kind: torch.dtype, suffix: str
+) -> None:
+    """transformers converts them, and computes vectors that are far from those of the weights that were rounded."""
+    folder = altered()
+    tensors = load_tensors(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("query.weight"))
+    tensors[name] = tensors[name].to(kind)
+    (folder / "model.safetensors").unlink()
+    if suffix == ".bin":
+        torch.save(tensors, folder / "pytorch_model.bin")
+    else:
+        save_tensors(tensors, folder / "model.safetensors", {"format": "pt"})
+    assert re.search(rf"'{name}' holds (F8|FLOAT8|I8|INT8|BOOL)\w*, and no quantization_config", refused(folder))
 
 
 @pytest.mark.parametrize(("bad", "place"), [(math.nan, 0), (math.inf, 17), (-math.inf, -1)])

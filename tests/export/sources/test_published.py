@@ -201,7 +201,10 @@ POOLING, DENSE, NORM = "1_Pooling/config.json", "2_Dense/config.json", "3_Normal
         (TRANSFORMER, {"modality_config": {"text": {"method": "forward"}}}, "a text's vectors come from"),
         (TRANSFORMER, {"modality_config": {"text": STATES, "message": STATES}}, "modality_config has message"),
         (TRANSFORMER, {"module_output_name": "sentence_embedding"}, "module_output_name is 'sentence_embedding'"),
-        (TRANSFORMER, {"processing_kwargs": {"text": 1}}, "'processing_kwargs', which is not supported"),
+        (TRANSFORMER, {"processing_kwargs": {"text": 1}}, "text is 1; wanted settings by name"),
+        (TRANSFORMER, {"processing_kwargs": {"text": {"padding": True, "max_length": 8}}}, "sets text.max_length,"),
+        (TRANSFORMER, {"processing_kwargs": {"text": {"add_special_tokens": False}}}, "sets text.add_special_tokens,"),
+        (TRANSFORMER, {"processing_kwargs": {"common": {"truncation": False}}}, "sets common.truncation,"),
         (LISTED, {}, "names no module"),
         *(
             (LISTED, value, "is not a list of modules")

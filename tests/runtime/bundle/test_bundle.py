@@ -156,6 +156,22 @@ def test_weights_outside_the_bundle_are_refused(bundle: Path, location: str) -> 
         Encoder(bundle)
 
 
+@pytest.mark.parametrize(
+    ("versions", "named"),
+    [({"tokenizers": "999.1.0"}, "tokenizers 999.1.0"), ({"tokenizers": "0.1.0"}, None), ({}, None)],
+)
+def test_a_tokenizer_of_a_newer_version_names_it(bundle: Path, versions: dict[str, str], named: str | None) -> None:
+    """A part that the installed version does not know is no damage, and no export mends it."""
+    content = json.loads((bundle / "tokenizer.json").read_text("utf-8"))
+    content["pre_tokenizer"] = {"type": "OfTomorrow"}
+    rewrite_file(bundle, "tokenizer.json", json.dumps(content).encode())
+    edit_manifest(bundle, lambda manifest: manifest.update(versions=versions))
+    with pytest.raises(BundleError, match="not a tokenizer") as error:
+        Encoder(bundle)
+    assert "is installed" in str(error.value) if named else "is installed" not in str(error.value)
+    assert named is None or named in str(error.value)
+
+
 def test_graph_that_onnxruntime_rejects_is_a_bundle_error(bundle: Path) -> None:
     def break_it(model: onnx.ModelProto) -> None:
         model.graph.node[0].op_type = "Erf"

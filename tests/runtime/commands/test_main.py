@@ -142,6 +142,23 @@ def test_errors_are_one_line(tiny_bundle: Path, arguments: list[str], code: int,
     assert named in refused("embed", tiny_bundle, *arguments, code=code)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        (("--json", "info", "x"), "whiten info --json"),
+        (("-q", "embed", "x"), "whiten embed -q"),
+        (("--json", "eval", "retrieval"), "whiten eval retrieval --json"),
+        (("eval", "--json", "retrieval", "x"), "whiten eval retrieval --json"),
+        (("--json", "no-such"), None),
+        (("--no-such", "info", "x"), None),
+    ],
+)
+def test_an_option_before_its_command_is_told_where_it_belongs(arguments: tuple[str, ...], place: str | None) -> None:
+    result = invoke(whiten, *arguments)
+    assert result.exit_code == 2
+    assert (place in result.stderr) if place else ("No such" in result.stderr)
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     from whiten import BundleError
 
