@@ -239,7 +239,8 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
     facts.append(("precision", f"{manifest.precision}, for {manifest.target}"))
     if text:
         side = "" if manifest.truncation_side == "right" else ", cut on the left"
-        facts.append(("maximum length", f"{manifest.max_seq_length} tokens{side}"))
+        most = f", of {manifest.max_characters:,} characters" if manifest.max_characters else ""
+        facts.append(("maximum length", f"{manifest.max_seq_length} tokens{most}{side}"))
         if (memory := manifest.memory) is not msgspec.UNSET:
             facts.append(("memory", f"besides the weights, a text of {memory.in_words(manifest.max_seq_length)}"))
     for name, prompt in manifest.prompts.items():

@@ -140,6 +140,7 @@ def draft_manifest(recipe: Recipe, source: TokenModel, name: str, report: Report
         choice=None if why is None else ChoiceRecord(why=why),
         normalize=(same and draft.normalize) if recipe.normalize is None else recipe.normalize,
         max_seq_length=length,
+        max_characters=msgspec.UNSET if source.letters is None else source.letters * length,
         precision=recipe.precision,
         target=recipe.target,
     )
@@ -213,13 +214,6 @@ def _length(recipe: Recipe, source: TokenModel, report: Reporter) -> int:
         raise UsageError(
             f"max-length is {length}, but a text of more than {limit.tokens} tokens would change the vectors of the "
             f"others of its batch, by {checkpoint.name}'s {limit.why}; pass --max-length {limit.tokens}, or less"
-        )
-    if source.letters is not None:
-        most = source.letters * length
-        report.warn(
-            f"model2vec reads {most:,} letters of a text, {source.letters} for each of {length} tokens, and cuts it "
-            f"there before it counts tokens; a bundle cuts by tokens alone: for model2vec's vectors of longer texts, "
-            f"pass max_characters={most} to Encoder"
         )
     if asked is not None:
         return length

@@ -123,7 +123,7 @@ def proof_cases(manifest: Manifest, work: Work) -> list[Case]:
         *map(Case, batches),
         *(_text_case(manifest, work, prompt, some) for prompt in distinct),
     ]
-    if (most := _most_letters(manifest, work)) is not None:
+    if most := manifest.max_characters:
         cases.append(_text_case(manifest, work, "", (probe_texts(most)[-1][:most],)))
     if not manifest.source.num_hidden_layers and longest < manifest.max_seq_length <= _LONGEST_LOOKUP:
         cases.append(_text_case(manifest, work, "", (probe_texts(manifest.max_seq_length)[-1],)))
@@ -229,7 +229,7 @@ def _compare_published(manifest: Manifest, expected: Expected, work: Work) -> Pa
     model = work.model
     if not model.is_authors(manifest.layers, manifest.pooling):
         return None
-    length, most = manifest.max_seq_length, _most_letters(manifest, work)
+    length, most = manifest.max_seq_length, manifest.max_characters or None
     comparable = (_comparable(case, most) for case in expected.cases)
     texts = [case for case in comparable if case.texts]
     if any(TEXT in case.prompt for case in texts):
@@ -239,11 +239,6 @@ def _compare_published(manifest: Manifest, expected: Expected, work: Work) -> Pa
         return None
     agreement = compare_published(texts, published, model.draft.normalize, manifest.source.model)
     return parity_record(published.name, agreement)
-
-
-def _most_letters(manifest: Manifest, work: Work) -> int | None:
-    """Return the number of letters that the authors' program reads of a text; None for any number."""
-    return None if work.model.letters is None else work.model.letters * manifest.max_seq_length
 
 
 def _comparable(case: Case, most: int | None) -> Case:
@@ -286,12 +281,12 @@ def compare_tokenizers(manifest: Manifest, work: Work) -> None:
     """Compare the bundle's tokenizer with the checkpoint's own, on texts with and without prompts."""
     tokenizer, theirs, length = work.tokenizer, work.model.tokenizer, manifest.max_seq_length
     sentences = list(islice(work.corpus, READ_SENTENCES))
-    of = "the corpus" if work.job is not None else "English"
-    warn_of_unknown(sentences, of, Tokenizer.from_str(theirs.json), work.report)
     texts = [*probe_texts(min(length, _LONGEST_TEXT)), *TOKENIZER_TEXTS, *sentences]
     for prompt in dict.fromkeys(manifest.prompts.values()):
         texts += with_prompt(prompt, TOKENIZER_TEXTS) if prompt else []
     ours = [theirs.plain(tokenizer.cut(row)) for row in tokenizer.tokenize(texts)]
+    of = "the corpus" if work.job is not None else "English"
+    warn_of_unknown(sentences, of, Tokenizer.from_str(theirs.json), work.report)
     assert theirs.own_ids is not None
     own = theirs.own_ids(texts, length)
     work.model.tokenizer = replace(theirs, own_ids=None)

@@ -74,5 +74,6 @@ class Work:
 
     def embedder(self, graph: Path, options: SessionOptions | None = None) -> Embedder:
         """Return what computes the vectors before whitening of texts by a graph of this export."""
-        prompts, on = Prompts.of(self.draft), options or self.options
-        return load_graph(graph, self.tokenizer, self.draft.pad_token_id, on, UNWHITENED_OUTPUT, prompts)
+        draft, on = self.draft, options or self.options
+        most = draft.max_characters or None
+        return load_graph(graph, self.tokenizer, draft.pad_token_id, on, UNWHITENED_OUTPUT, Prompts.of(draft), most)

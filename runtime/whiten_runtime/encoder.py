@@ -64,8 +64,8 @@ class Encoder(OpenedBundle):
         revision: branch, tag or commit of the repository; None for what the cache has of its main branch, else for the
             newest.
         max_characters: characters of a text beyond which it is cut before it is tokenised, or refused with
-            `truncate=False`; None for 250 for each token of `max_seq_length`. Texts of words have more tokens than the
-            model takes long before, and their vectors do not depend on it.
+            `truncate=False`; None for what the model's authors say, else for 250 for each token of `max_seq_length`.
+            Texts of words have more tokens than the model takes long before, and their vectors do not depend on it.
         memory_limit: bytes that texts of more than 512 tokens may take on the CPU at a time, in this process, besides
             the weights; others wait. A text that takes more is refused. None for half of the machine's memory, or of
             what the cgroup allows.

@@ -9,6 +9,7 @@ import operator
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -185,6 +186,13 @@ def path_of(name: str, value: object) -> Path:
         raise UsageError(f"{name} is an empty text; wanted a path")
     if "\0" in text:
         raise UsageError(f"{name} is {text!r}; wanted a path, and no path has a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"{name} is {text!a}, which is no text in the encoding of names here ({sys.getfilesystemencoding()}), "
+            "and libraries that read models want text: set PYTHONUTF8=1, or give it a name in UTF-8"
+        ) from None
     return Path(text)
 
 

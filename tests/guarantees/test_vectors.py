@@ -207,22 +207,22 @@ def model2vec_folder(folder: Path, settings: dict[str, Any]) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"max_length": 64}, {"max_length": 7}, {"max_length": None}])
-def test_v5_letters_that_model2vec_cuts_are_told_with_their_number(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_v5_texts_are_cut_at_the_letters_and_tokens_at_which_model2vec_cuts_them(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
     folder = model2vec_folder(tmp_path / "model", settings)
-    told = ok("export", folder, "--out", tmp_path / "bundle").stderr
-    length = settings.get("max_length", 512)
-    if length is None:
-        assert "max_characters" not in told
-        return
-    assert f"max_characters={2 * length} " in told  # the median of the tokens has two letters
+    ok("export", folder, "--out", tmp_path / "bundle")
     texts = ["ag ah", "ag bh " * 2000, "aaaaaaaa " * 300 + "bbbbbbbb " * 300]
     with Encoder(tmp_path / "bundle") as encoder:
-        vectors = encoder.encode(texts, max_characters=2 * length)
-        np.testing.assert_allclose(vectors, encoder.encode([text[: 2 * length] for text in texts]), atol=1e-6)
+        vectors = encoder.encode(texts)
+        length = settings.get("max_length", 512)
+        # the median of the tokens has two letters
+        assert (encoder.manifest.max_characters or None) == (None if length is None else 2 * length)
     import model2vec
 
     wanted = model2vec.StaticModel.from_pretrained(folder).encode(texts)
-    np.testing.assert_allclose(vectors, wanted, atol=1e-5)
+    rounding = 1e-5 if length else 3e-5  # of model2vec's sum of 4,000 rows in float32: 1.6e-5 to that in float64
+    np.testing.assert_allclose(vectors, wanted, atol=rounding)
 
 
 # V2, vectors that a graph gives itself.

@@ -135,11 +135,6 @@ class WhiteningSpec:
             raise UsageError(f"common components can be removed with pca, not with {self.method}; leave them out")
         if self.dimension is not None:
             whole_number("dim", self.dimension, 1)
-            if self.method not in NESTED_METHODS:
-                raise UsageError(
-                    f"dim {self.dimension} cannot be kept of {self.method}: its columns are not ordered by variance, "
-                    "so the first ones are no whitening to fewer dimensions; use pca or pca-cor, or leave dim out"
-                )
 
 
 @dataclass(frozen=True)
@@ -171,15 +166,28 @@ def whitened(vectors: Float64Array, fitted: AffineMap | None) -> Float64Array:
     return vectors if fitted is None else fitted(vectors)
 
 
+def check_dimension(spec: WhiteningSpec, width: int) -> None:
+    """Raise UsageError if fewer than all of `width` dimensions are to be kept of a map whose columns have no order."""
+    dimension = spec.dimension or width
+    if dimension < width and spec.method not in NESTED_METHODS:
+        raise UsageError(
+            f"dim {dimension} cannot be kept of {spec.method}: its columns are not ordered by variance, so the first "
+            "ones are no whitening to fewer dimensions; use pca or pca-cor, or leave dim out"
+        )
+
+
 def check_sample_count(n: int, width: int, spec: WhiteningSpec, what: str = "sentences") -> str | None:
     """Check whether n vectors are enough to whiten `width` dimensions; return a warning, or None.
 
     n vectors have a covariance of rank n - 1 at most. If it is whitened in full, every pair of them has cosine -1 / (n
     - 1), whatever they are. Without shrinkage, this holds for n up to d + 1.
     """
+    check_dimension(spec, width)
     dimension = spec.dimension or width
     if not spec.beta and not spec.common_components and dimension == width:
         return None
+    if n < 2:
+        raise UsageError(f"{n} {what} have no covariance; give at least 2")
     if n <= width + 1 and n < WARNED_RATIO * dimension and spec.beta > 0:
         if spec.shrinkage in ("none", 0):
             fewer = f", keep --dim {n // WARNED_RATIO} or fewer dimensions" if n >= WARNED_RATIO else ""
@@ -216,6 +224,7 @@ def fit_map(
     if not 0 < dimension <= left:
         removed = f", of which {spec.common_components} are removed" if spec.common_components else ""
         raise UsageError(f"dim is {dimension}, but the vectors have {width} dimensions{removed}; wanted 1 to {left}")
+    check_dimension(spec, width)
     if moments.n < 2:
         raise UsageError(f"{moments.n} {what} have no covariance; give at least 2")
     covariance = moments.covariance

@@ -257,11 +257,11 @@ def warn_of_unknown(texts: Sequence[str], what: str, tokenizer: Tokenizer, repor
 
 def warn_of_corpus(corpus: Corpus, sentences: int, bundle: Path, manifest: Manifest, report: Reporter) -> int:
     """Return how many of a corpus's sentences count; warn of repeats, and of words that a bundle does not know."""
+    first = list(islice(corpus, READ_SENTENCES))
     try:
-        tokenizer = Tokenizer.from_file(str(bundle / TOKENIZER_FILE))
+        warn_of_unknown(first, "the corpus", Tokenizer.from_file(str(bundle / TOKENIZER_FILE)), report)
     except Exception as error:  # tokenizers raises Exception itself
         raise BundleError(f"{bundle / TOKENIZER_FILE}: not a tokenizer ({one_line(error)})") from None
-    warn_of_unknown(list(islice(corpus, READ_SENTENCES)), "the corpus", tokenizer, report)
     return warn_of_repeats(corpus, sentences, manifest.unwhitened_width, report)
 
 

@@ -239,7 +239,8 @@ _ONLY: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 
 def renamed_settings(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the settings of a config that own code names otherwise than transformers, by transformers' names."""
-    settings = read_settings(checkpoint.directory / "config.json")
+    path = checkpoint.directory / "config.json"
+    settings = read_settings(path) if path.is_file() else {}  # a table of sentence-transformers has none
     names = _OTHER_NAMES.get(str(settings.get("model_type")), {})
     renamed = {known: settings[name] for name, known in names.items() if settings.get(name) is not None}
     usual = {name: value for name, value in renamed.items() if name not in settings}

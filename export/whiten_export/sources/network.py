@@ -22,7 +22,7 @@ from whiten_export.sources.checkpoint import ADAPTER_CONFIG, Checkpoint, adapter
 from whiten_export.sources.checks import check_config, read_tokenizer_config, renamed_settings, rotary_kinds
 from whiten_export.sources.families import family_of
 from whiten_export.sources.own_code import code_files, names_in_network, other_version, restore_weights, way_to_code
-from whiten_export.sources.tokenizer import missing_tokenizer, tokenizer_missing
+from whiten_export.sources.tokenizer import missing_tokenizer, read_backend, tokenizer_missing
 from whiten_runtime.errors import UsageError, WhitenError, from_clone
 
 _LOGGERS = ("torch", "transformers", "sentence_transformers", "peft", "onnxscript", "onnx_ir")
@@ -97,10 +97,18 @@ def load_tokenizer(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
         return from_pretrained(
             transformers.AutoTokenizer, checkpoint.tokenizer_directory, checkpoint, trust_remote_code, **casing
         )
-    except WhitenError:
+    except UsageError:
+        raise
+    except WhitenError as error:
         if tokenizer_missing(checkpoint):
             raise missing_tokenizer(checkpoint) from None
-        raise
+        path = checkpoint.tokenizer_directory / "tokenizer.json"
+        if not path.is_file() or read_backend(path).get_vocab_size() == 0:
+            raise
+        raise WhitenError(
+            f"{error}; if the model was trained with its tokenizer.json, write "
+            '"tokenizer_class": "PreTrainedTokenizerFast" into tokenizer_config.json'
+        ) from error
 
 
 def from_pretrained(
@@ -118,6 +126,10 @@ def from_pretrained(
             raise UsageError(f"'{checkpoint.model}' {way}") from error
         if "ignore_mismatched_sizes" in reason or "size mismatch" in reason:  # in the words of transformers 5 or 4
             reason = "weights have other shapes than its config.json says; copy both again"
+        elif "Validation error" in reason or "validation error" in reason:
+            reason += "; correct it in config.json"
+        elif "quantization_config" in read_settings(checkpoint.directory / "config.json"):
+            reason += "; or export the model that is not quantised"
         elif trust_remote_code and way_to_code(checkpoint):
             reason += other_version(read_settings(checkpoint.directory / "config.json").get("transformers_version"))
         raise WhitenError(f"transformers cannot load '{checkpoint.model}': {reason}") from error
@@ -162,14 +174,21 @@ _WORD_TABLE = re.compile(r"\.(embed_tokens|word_embeddings|wte|tok_embeddings)\.
 def adapter_rows(adapter: Path | None) -> int:
     """Return the rows of the word embeddings that an adapter has whole, as one does whose vocabulary grew; else 0."""
     file = None if adapter is None else adapter_weights(adapter)
-    if file is None:
+    if file is None or file.suffix != ".safetensors":
         return 0
-    if file.suffix == ".bin":
-        shapes = {key: tuple(tensor.shape) for key, tensor in load_state(file).items()}
-    else:
-        tensors = _opened(file)
-        shapes = {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118
-    return max((shape[0] for key, shape in shapes.items() if _WORD_TABLE.search(key)), default=0)
+    tensors = _opened(file)
+    tables = filter(_WORD_TABLE.search, tensors.keys())
+    return max((tensors.get_slice(key).get_shape()[0] for key in tables), default=0)
+
+
+def grown_note(checkpoint: Checkpoint, rows: int, before: int) -> str | None:
+    """Return what is said of an adapter with more tokens than its base, if it has no tokenizer that knows them."""
+    if rows <= before or checkpoint.tokenizer_directory != checkpoint.directory:
+        return None
+    return (
+        f"the adapter has word embeddings of {rows:,} tokens, its base of {before:,}, and the base's tokenizer, which "
+        "is used, reads the further tokens as other words: copy the adapter's own tokenizer into its folder"
+    )
 
 
 def merge_adapter(network: nn.Module, adapter: Path, digest: "hashlib._Hash") -> nn.Module:
@@ -295,8 +314,7 @@ def load_network(
             f"have by another name; transformers {transformers.__version__} may have put random numbers into them: "
             "use a repository of the model whose code is for transformers 5"
         )
-    scaled = "quantization_config" in read_settings(checkpoint.directory / "config.json")
-    check_numbers(network, checkpoint.weights, optional, scaled)
+    check_numbers(network, checkpoint.weights, optional)
     used = [value for name, value in network.named_parameters() if pooler or not UNUSED.search(name)]
     digest = hashlib.sha256()
     _add_parameters(digest, used)
@@ -415,24 +433,26 @@ _WEIGHT_TYPES = frozenset(("F64", "F32", "F16", "BF16", "FLOAT64", "FLOAT32", "F
 """Types of weights that are their numbers themselves, as safetensors and PyTorch name them."""
 
 
-def check_numbers(
-    network: nn.Module, files: Sequence[Path], optional: Sequence[re.Pattern[str]] = (), scaled: bool = False
-) -> None:
+def _scales_of(key: str) -> tuple[str, ...]:
+    """Return the names that the scales of a weight have beside it, which loading multiplies it by."""
+    return f"{key}_scale", f"{key}_scale_inv"
+
+
+def check_numbers(network: nn.Module, files: Sequence[Path], optional: Sequence[re.Pattern[str]] = ()) -> None:
     """Check that all weights are finite, and that none is stored in a type that needs a scale, which loading converts.
 
-    Optional weights that no file has are left out: code may leave them as memory was. `scaled` says that the config
-    names a quantisation, whose scales transformers applies to floating-point numbers of 8 bits.
+    Optional weights that no file has are left out: code may leave them as memory was.
     """
     parameters = dict(network.named_parameters())
     prefix = f"{getattr(network, 'base_model_prefix', '')}."
     places = dict[str, str]()
     for file in files:
-        for key, kind in tensor_kinds(file).items():
+        for key, kind in (kinds := tensor_kinds(file)).items():
             for name in names_in_network(key, prefix) & parameters.keys():
-                if kind not in _WEIGHT_TYPES and not (scaled and kind.startswith("F")):
+                if kind not in _WEIGHT_TYPES and not (kind.startswith("F") and kinds.keys() & {*_scales_of(key)}):
                     raise WhitenError(
-                        f"{file}: '{key}' holds {kind}, and no quantization_config of its config.json says what its "
-                        "numbers stand for; wanted weights of 16, 32 or 64 bits: export the model that is not quantised"
+                        f"{file}: '{key}' holds {kind}, without a scale that says what its numbers stand for; wanted "
+                        "weights of 16, 32 or 64 bits: export the model that is not quantised"
                     )
                 places[name] = f"{file}: '{key}'"
     for name, parameter in parameters.items():

@@ -122,6 +122,10 @@ def way_to_code(checkpoint: Checkpoint, reason: str = "") -> str | None:
     if not files and "trust_remote_code" not in reason:
         return None
     others = code_repositories(checkpoint)
+    places = {checkpoint.directory, checkpoint.tokenizer_directory}
+    absent = [name for name in files if not any((place / name).is_file() for place in places)]
+    if absent and not others and checkpoint.hub_id is None:
+        return f"names Python code of its own that is not in its folder ({', '.join(absent)}); copy the model again"
     where = f"in the repository {' and '.join(others)}" if others else f"in its folder: {', '.join(files) or '*.py'}"
     return f"comes with Python code of its own ({where}); read it, then allow it with --trust-remote-code"
 

@@ -29,6 +29,7 @@ from whiten_export.sources.marking import marked_attention
 from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_export.sources.network import (
     adapter_rows,
+    grown_note,
     load_config,
     load_network,
     load_tokenizer,
@@ -93,9 +94,10 @@ class PyTorchModel(TokenModel):
             code_that_ran(checkpoint, runs),
             network_sha256(checkpoint, self._config, own, before if self.supported else None, trust_remote_code),
         )
-        self.notes = tuple(filter(None, [unknown_class_note(checkpoint, self._config)]))
-        self.batch_limit = batch_limit(self._config)
         rows = max(self._config.vocab_size, adapter_rows(checkpoint.adapter))
+        notes = unknown_class_note(checkpoint, self._config), grown_note(checkpoint, rows, self._config.vocab_size)
+        self.notes = tuple(filter(None, notes))
+        self.batch_limit = batch_limit(self._config)
         self.vocab_size: int = self.tokenizer.surplus_from or rows
         self.client_config: Mapping[str, Any] = _client_config(self._config) | {"vocab_size": rows}
 

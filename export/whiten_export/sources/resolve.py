@@ -3,7 +3,6 @@
 import glob
 import os
 import re
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -59,13 +58,6 @@ def resolve(
     """
     model, revision = _split_revision(model)
     path = _expanded(model)
-    try:
-        model.encode()
-    except UnicodeEncodeError:
-        raise UsageError(
-            f"{model!a} is not text in the encoding of this locale ({sys.getfilesystemencoding()}), and libraries "
-            "that read models take text: set PYTHONUTF8=1, or give the folder a name in UTF-8"
-        ) from None
     entry = None if model.startswith(_OF_PATHS) else find(model)
     local = kind_of_place(path) is not None if entry is None else _is_source(path)
     if local:
@@ -354,12 +346,23 @@ def download_code(hub_id: str, model: str) -> str:
 def _asking(hub_id: str, revision: str | None, subject: str, before: str = "", after: str = "") -> Iterator[bool]:
     """Yield whether only the cache can be asked; say what the hub refuses, or what to do where neither has a model."""
     why = why_unreached()
+    others = [name for name in _cached_revisions(hub_id) if name != revision]
+    other = f"the cache has {', '.join(others)}: name it as {hub_id}@{others[0]}, or " if others else ""
     absent = (
-        f"{subject} not in the local cache and {why or UNREACHED}; {before}copy the cache (HF_HOME) from a machine "
-        f"that has it{after}"
+        f"{subject} not in the local cache and {why or UNREACHED}; {other}{before}copy the cache (HF_HOME) from a "
+        f"machine that has it{after}"
     )
     with hub_errors(hub_id, revision, absent):
         yield why is not None
+
+
+def _cached_revisions(hub_id: str) -> list[str]:
+    """Return the branches, tags and pull requests of a repository that the cache has."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    refs = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=hub_id, repo_type="model"), "refs")
+    return sorted(file.relative_to(refs).as_posix() for file in refs.rglob("*") if file.is_file())
 
 
 def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool, with_weights: bool) -> Path:

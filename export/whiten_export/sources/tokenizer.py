@@ -196,7 +196,7 @@ def _describe(checkpoint: Checkpoint, tokenizer: Any) -> SourceTokenizer:
         surplus_from=_surplus_from(tokenizer),
         unknown_token_id=tokenizer.unk_token_id or 0,
         truncation_side=tokenizer.truncation_side,
-        notes=notes,
+        notes=(*notes, *filter(None, [_adapter_note(checkpoint, tokenizer)])),
     )
 
 
@@ -213,6 +213,21 @@ def _file_notes(checkpoint: Checkpoint, tokenizer: Any) -> tuple[str, ...]:
         notes.append(class_note(backend, tokenizer.backend_tokenizer, name))
     notes.append(obey_ends(checkpoint, tokenizer))
     return tuple(note for note in notes if note is not None)
+
+
+def _adapter_note(checkpoint: Checkpoint, tokenizer: Any) -> str | None:
+    """Return what is said of an adapter whose tokenizer gives tokens other ids than that of its base."""
+    path = checkpoint.directory / TOKENIZER_FILE
+    if checkpoint.tokenizer_directory == checkpoint.directory or not path.is_file():
+        return None
+    base = read_backend(path).get_vocab()
+    others = [token for token, number in tokenizer.get_vocab().items() if base.get(token, number) != number]
+    if not others:
+        return None
+    return (
+        f"the adapter's tokenizer, which is used, gives {len(others):,} tokens other ids than the tokenizer.json of "
+        f"its base, such as {others[0][:40]!r}: remove it if the adapter was trained with the base's"
+    )
 
 
 def obey_ends(checkpoint: Checkpoint, tokenizer: Any) -> str | None:

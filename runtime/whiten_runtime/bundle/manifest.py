@@ -369,6 +369,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dimension: int
     max_seq_length: int
     """Maximum number of tokens, special tokens included; longer texts are truncated. 0 for vectors."""
+    max_characters: int | msgspec.UnsetType = msgspec.UNSET
+    """Characters of a text beyond which it is cut before it is tokenised, where the authors' program cuts so."""
     tokenizer_sha256: str | msgspec.UnsetType = msgspec.UNSET
     """SHA-256 of what `tokenizer.json` means (`tokenizer_sha256`). Absent for vectors, and in bundles before 0.5."""
     pad_token_id: int

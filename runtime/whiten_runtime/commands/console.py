@@ -112,11 +112,15 @@ class Group(Command, click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            command: click.Command | None = self
-            for number, word in enumerate(words, 1):
-                command = command.get_command(ctx, word) if isinstance(command, click.Group) else None
-                if command is not None and any(error.option_name in option.opts for option in command.params):
-                    place = f"{ctx.command_path} {' '.join(words[:number])}"
+            command: click.Command = self
+            path = [ctx.command_path]
+            for word in words:  # of which some may be values of options
+                inner = command.get_command(ctx, word) if isinstance(command, click.Group) else None
+                if inner is None:
+                    continue
+                command, path = inner, [*path, word]
+                if any(error.option_name in option.opts for option in command.params):
+                    place = " ".join(path)
                     message = f"{error.option_name} belongs behind the command: {place} {error.option_name}"
                     raise click.UsageError(message, ctx) from None
             raise

@@ -93,7 +93,8 @@ def describe(manifest: Manifest) -> str:
     rows.append(("space", space_of(manifest)))
     if manifest.input == "text":
         side = ", truncated from the left" if manifest.truncation_side == "left" else ""
-        rows.append(("max length", f"{manifest.max_seq_length} tokens{side}"))
+        most = f", of {manifest.max_characters:,} characters" if manifest.max_characters else ""
+        rows.append(("max length", f"{manifest.max_seq_length} tokens{most}{side}"))
         if (memory := manifest.memory) is not msgspec.UNSET:
             rows.append(("memory", f"besides the weights, a text of {memory.in_words(manifest.max_seq_length)}"))
     if manifest.similarity_fn_name != "cosine":

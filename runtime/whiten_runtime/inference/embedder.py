@@ -66,13 +66,18 @@ class Embedder:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, engine: Engine, output: str = OUTPUT, prompts: Prompts = _NO_PROMPTS
+        self,
+        tokenizer: Tokenizer,
+        engine: Engine,
+        output: str = OUTPUT,
+        prompts: Prompts = _NO_PROMPTS,
+        max_characters: int | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.engine = engine
         self._output, self._prompts = output, prompts
         self._truncated = Count()
-        self.max_characters = TOKEN_CHARACTERS * tokenizer.max_seq_length
+        self.max_characters = max_characters or TOKEN_CHARACTERS * tokenizer.max_seq_length
 
     def shortened(self, max_seq_length: int) -> "Embedder":
         """Return an embedder that cuts texts to fewer tokens; all else is shared, the number of texts cut too."""

@@ -74,7 +74,8 @@ def load_bundle(
             if weights is not None:
                 weights.result()  # an altered file is reported as altered, even if onnxruntime fails on it first
     try:
-        embedder = Embedder(tokenizer.result(), engine, prompts=Prompts.of(manifest))
+        most = manifest.max_characters or None
+        embedder = Embedder(tokenizer.result(), engine, prompts=Prompts.of(manifest), max_characters=most)
         _check_outputs(bundle, engine)
         bundle.check_unchanged()
         if CUDA_PROVIDER in map(provider_name, settings.providers):
@@ -129,7 +130,8 @@ def load_unwhitened(
         raise UsageError(
             f"{path}: does not give its vectors before whitening, as a version before 0.5 wrote it; export it again"
         )
-    return bundle, Embedder(embedder.tokenizer, embedder.engine, UNWHITENED_OUTPUT, Prompts.of(bundle.manifest))
+    prompts, most = Prompts.of(bundle.manifest), embedder.max_characters
+    return bundle, Embedder(embedder.tokenizer, embedder.engine, UNWHITENED_OUTPUT, prompts, most)
 
 
 def open_engine(model: Path, pad_token_id: int, options: SessionOptions | None = None) -> Engine:
@@ -160,11 +162,13 @@ def load_graph(
     options: SessionOptions | None = None,
     output: str = OUTPUT,
     prompts: Prompts | None = None,
+    max_characters: int | None = None,
 ) -> Embedder:
     """Open a graph that is not part of a bundle yet, as `load_bundle` opens one that is."""
     settings = _for_length(options or SessionOptions(), tokenizer.max_seq_length)
     check_precision(model, "fp32", settings.providers)
-    return Embedder(tokenizer, open_engine(model, pad_token_id, settings), output, prompts or Prompts())
+    engine = open_engine(model, pad_token_id, settings)
+    return Embedder(tokenizer, engine, output, prompts or Prompts(), max_characters)
 
 
 def _for_length(settings: SessionOptions, longest: int) -> SessionOptions:

@@ -1,5 +1,6 @@
 """Test LoRA adapters that the real peft saved, against peft's own model, in which nothing is merged; and refusals."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -190,6 +191,10 @@ def test_an_adapter_whose_vocabulary_grew_equals_peft(
         with torch.no_grad():
             want = adapted(**ids).last_hidden_state[0].mean(0).numpy()
         assert np.linalg.norm(vector - want) < 1e-5 * np.linalg.norm(want), text
+    for file in adapter.glob("*token*"):
+        file.unlink()
+    model = PyTorchModel(resolve(str(adapter)), False, "cpu")
+    assert [f"of {len(tokenizer):,} tokens" in note for note in model.notes] == [True]
 
 
 @pytest.mark.parametrize(
@@ -225,6 +230,24 @@ def test_tokenizer_of_the_adapter_is_preferred(
     assert described.own_ids(["The Committee"], 20) == own(["The Committee"])["input_ids"]
     of_base = PyTorchModel(resolve(str(bert_adapter)), False, "cpu").tokenizer
     assert of_base.own_ids(["The Committee"], 20) != described.own_ids(["The Committee"], 20)
+
+
+def test_an_adapter_whose_tokenizer_is_not_that_of_its_base_is_told(
+    broken: Path, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """It may be that of another base: the tokens then mean nothing to the network."""
+    base = Path(shutil.copytree(checkpoint("bert"), tmp_path / "base"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    for folder in (base, broken):
+        tokenizer.save_pretrained(folder)
+    change_config(broken, base_model_name_or_path=str(base))
+    assert PyTorchModel(resolve(str(broken)), False, "cpu").tokenizer.notes == ()
+    content = json.loads((broken / "tokenizer.json").read_text("utf-8"))
+    words = content["model"]["vocab"]
+    words["the"], words["and"] = words["and"], words["the"]
+    (broken / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    notes = PyTorchModel(resolve(str(broken)), False, "cpu").tokenizer.notes
+    assert any("2 tokens other ids" in note for note in notes)
 
 
 @pytest.mark.parametrize("remote_code", [False, True])

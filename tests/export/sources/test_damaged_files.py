@@ -85,7 +85,7 @@ CASES: list[tuple[str, Change, str]] = [
     (CONFIG, lambda content: b"[" * 100_000, CONFIG),
     (CONFIG, fields(lambda found: found.update(hidden_size="x")), "cannot load"),
     (CONFIG, fields(lambda found: found.update(vocab_size=5000)), CONFIG),
-    (TOKENIZER, split_at("("), "cannot load"),
+    (TOKENIZER, split_at("("), f"{TOKENIZER}: cannot be read"),
     (TOKENIZER, fields(without_unknown), "[UNK]"),
     (TOKENIZER, fields(lambda found: found["model"]["vocab"].update(zzzz=90_000)), "90000"),
 ]

@@ -282,6 +282,17 @@ def test_a_cached_model_needs_no_network(cache: Cache, files: Mapping[str, bytes
     assert download("some/model", None, False, None) == download("some/model", COMMIT, False, None) == folder
 
 
+def test_revisions_that_the_cache_has_are_told(cache: Cache) -> None:
+    folder = cache("some/model", PLAIN)
+    refs = folder.parents[1] / "refs"
+    (refs / "refs" / "pr").mkdir(parents=True)
+    (refs / "main").rename(refs / "refs" / "pr" / "27")
+    assert resolve("some/model@refs/pr/27").directory == folder
+    for name in ("some/model", "some/model@main", "some/model@refs%2Fpr%2F27"):
+        with pytest.raises(WhitenError, match="the cache has refs/pr/27: name it as some/model@refs/pr/27"):
+            resolve(name)
+
+
 def test_a_revision_follows_the_name(hub: Hub) -> None:
     hub.repositories["some/plain"] = dict(PLAIN)
     found = resolve("some/plain@main")

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -187,7 +188,31 @@ def test_numbers_without_the_scales_that_they_need_are_refused(
         torch.save(tensors, folder / "pytorch_model.bin")
     else:
         save_tensors(tensors, folder / "model.safetensors", {"format": "pt"})
-    assert re.search(rf"'{name}' holds (F8|FLOAT8|I8|INT8|BOOL)\w*, and no quantization_config", refused(folder))
+    assert re.search(rf"'{name}' holds (F8|FLOAT8|I8|INT8|BOOL)\w*, without a scale", refused(folder))
+
+
+@pytest.mark.parametrize("config", ["missing", None, {"quant_method": "nosuch"}, {"quant_method": "fp8"}], ids=str)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_float8_is_read_where_its_scales_are_in_the_file(
+    altered: Callable[..., Path], config: object, scaled: bool
+) -> None:
+    """A config that names a quantisation says nothing of numbers whose scales are lost."""
+    folder, scale = altered(), 0.01
+    tensors = load_tensors(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("query.weight"))
+    weight = tensors[name].clone()
+    tensors[name] = (weight / scale).to(torch.float8_e4m3fn)
+    if scaled:
+        tensors[f"{name}_scale_inv"] = torch.full((1, 1), scale)
+    save_tensors(tensors, folder / "model.safetensors", {"format": "pt"})
+    settings = json.loads((folder / "config.json").read_text("utf-8"))
+    write_json(folder / "config.json", settings | ({} if config == "missing" else {"quantization_config": config}))
+    if not scaled or config != {"quant_method": "fp8"}:
+        assert name.removeprefix("bert.") in refused(folder)
+        return
+    network: Any = load(folder)
+    read = dict(network.named_parameters())[name]
+    torch.testing.assert_close(read.data, weight, rtol=0.07, atol=scale)
 
 
 @pytest.mark.parametrize(("bad", "place"), [(math.nan, 0), (math.inf, 17), (-math.inf, -1)])

@@ -189,6 +189,16 @@ def test_code_of_another_repository_that_cannot_be_had_is_named(of_another: Path
     assert f"is in the repository '{OTHER}', which is not in the local cache and HF_HUB_OFFLINE is set" in error
 
 
+def test_own_code_that_is_not_in_the_folder_is_no_way(folder: Path) -> None:
+    """To allow it would not help: the files were left out of a copy."""
+    content = json.loads((folder / "config.json").read_text())
+    reference = {"AutoConfig": "configuration_lost.LostConfig", "AutoModel": "modeling_lost.LostModel"}
+    write_json(folder / "config.json", content | {"model_type": "new", "auto_map": reference})
+    error = refused("export", folder, *TO_NONE)
+    assert "not in its folder (configuration_lost.py, modeling_lost.py)" in error
+    assert "--trust-remote-code" not in error
+
+
 @pytest.mark.parametrize("changes", [{"model_type": "new"}, {"num_hidden_layers": 3}, {"num_hidden_layers": 1}])
 def test_a_model_that_needs_its_code_names_the_repository_and_the_flag(of_another: Path, changes: object) -> None:
     """Its type is unknown; weights are missing; weights are left over."""

@@ -62,6 +62,15 @@ def test_vector_is_the_same_under_every_locale(tiny_bundle: Path, tiny: Encoder,
         np.testing.assert_allclose(row["embedding"], want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("command", [("info",), ("embed",), ("export",)])
+def test_a_path_that_libraries_cannot_open_is_refused(command: tuple[str, ...]) -> None:
+    """The libraries that read models take text: Python gives the bytes of a name in another encoding as no text."""
+    done = whiten(*command, b"mod\xe8le", *(["a text"] if command == ("embed",) else []), locale={"LC_ALL": "C.UTF-8"})
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert rb"mod\udce8le" in done.stderr
+    assert b"UTF-8" in done.stderr
+
+
 @pytest.mark.parametrize("locale", [LOCALES[0], LOCALES[2], pytest.param(LOCALES[1], marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
