@@ -98,6 +98,9 @@ def _gemma(path: Path) -> None:
 
 
 _LFM2 = _with("qwen3", "lfm2", layer_types=["conv", "conv", "full_attention", "conv"], conv_L_cache=3)
+_GEMMA_2 = _with(
+    "gemma3_text", "embedding_gemma2_text", hidden_size_per_layer_input=16, embedding_dim=2 * SIZE, per_layer_config={}
+)
 _MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96, "decoder_sparse_step": 1}
 
 RECENT: Mapping[str, Callable[[Path], object]] = {
@@ -121,6 +124,7 @@ RECENT: Mapping[str, Callable[[Path], object]] = {
     ),
     "harrier": lambda path: _last("qwen3", path, Normalize(), web_search_query=QUERY),
     "embeddinggemma": _gemma,
+    "embeddinggemma-2": lambda path: save([transformer(_GEMMA_2), Pooling(2 * SIZE, "mean"), Normalize()], path),
     "qwen3-moe": lambda path: _last(_with("qwen3", "qwen3_moe", **_MOE), path, Normalize(), query=QUERY),
 }
 

@@ -13,6 +13,8 @@ class Family:
     """Facts about an architecture that its config does not contain."""
 
     model_class: str = "AutoModel"  # class of transformers whose `hidden_states` are those of the encoder
+    # setting that holds the width of the last states; where the network projects them, no layer below is exported
+    width: str = "hidden_size"
     supported: bool = True  # whether the tests export a network of this architecture
     # a token's first hidden state depends on its neighbours' word embeddings. Those of padding must then be
     # zeros, so that a vector does not depend on padding
@@ -33,12 +35,16 @@ FAMILIES = {
     "deberta": _ENCODER,
     "distilbert": _ENCODER,
     "electra": _ENCODER,
+    "embedding_gemma2_text": Family(width="embedding_dim"),
+    "eurobert": _ENCODER,
     "gemma3_text": _DECODER,
     "gpt2": _DECODER,
     "gte": _ENCODER,
     "jina_embeddings_v3": _ENCODER,
     "layoutlm": _ENCODER,
+    "lfm2": _DECODER,
     "llama": _DECODER,
+    "ministral3": _DECODER,
     "mistral": _DECODER,
     "mobilebert": Family(mixes_embeddings=True),
     "modernbert": _ENCODER,
@@ -47,6 +53,7 @@ FAMILIES = {
     "nomic_bert": _ENCODER,
     "qwen2": _DECODER,
     "qwen3": _DECODER,
+    "qwen3_moe": _DECODER,
     "roberta": _ENCODER,
     "squeezebert": _ENCODER,
     "t5": Family(model_class="T5EncoderModel"),

@@ -199,8 +199,8 @@ def resolve_layers(
             raise UsageError(f"layer {index} is given twice; name each layer once")
         if available is not None and index not in available:
             raise UsageError(
-                f"layer {index} is not among the outputs of this graph, only {', '.join(map(str, available))}; choose "
-                "one of them, or export the graph with all hidden states"
+                f"layer {index} cannot be exported: this model gives only {', '.join(map(str, available))}; choose one "
+                "of them, or, of an ONNX graph, export it with all hidden states"
             )
         resolved.append(index)
     return tuple(sorted(resolved))

@@ -78,8 +78,10 @@ class PyTorchModel(TokenModel):
             self.tokenizer = describe_tokenizer(checkpoint, load_tokenizer(checkpoint, trust_remote_code))
         own = ("AutoConfig", network_class(checkpoint, self._config).__name__) if trust_remote_code else ()
         runs = (*own, "AutoTokenizer") if trust_remote_code else ()
-        self.layers = tuple(range(count + 1))
-        self.default_layers = recommended_layers(checkpoint, count)
+        width: int = getattr(self._config, family_of(self._config.model_type).width)
+        projects = width != self._config.hidden_size
+        self.layers = (count,) if projects else tuple(range(count + 1))
+        self.default_layers = (count,) if projects else recommended_layers(checkpoint, count)
         limited = usable_positions(self._config, 0) is not None
         before = empty_positions(self._config, trust_remote_code) if limited else 0
         self.stated_positions = usable_positions(self._config, before)
@@ -89,7 +91,7 @@ class PyTorchModel(TokenModel):
             checkpoint,
             self._config.model_type,
             count,
-            self._config.hidden_size,
+            width,
             ignored_code(checkpoint, runs),
             code_that_ran(checkpoint, runs),
             network_sha256(checkpoint, self._config, own, before if self.supported else None, trust_remote_code),

@@ -201,7 +201,7 @@ def test_unsupported_graphs_are_refused(
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
-        ({}, ["--layers", "1"], "layer 1 is not among the outputs of this graph, only 0, 2, 4"),
+        ({}, ["--layers", "1"], "layer 1 cannot be exported: this model gives only 0, 2, 4"),
         ({}, ["--pooling", "sif"], "is not a file of word vectors"),
         ({}, ["--pooling", "pooler"], "pooling pooler needs the network's own pooler, which"),
         ({"num_hidden_layers": None}, [], "config.json has no num_hidden_layers"),
