@@ -197,6 +197,8 @@ def test_float8_is_read_where_its_scales_are_in_the_file(
     altered: Callable[..., Path], config: object, scaled: bool
 ) -> None:
     """A config that names a quantisation says nothing of numbers whose scales are lost."""
+    if config == {"quant_method": "fp8"}:
+        pytest.importorskip("accelerate", reason="needs the extra test-all")  # by which transformers reads it
     folder, scale = altered(), 0.01
     tensors = load_tensors(folder / "model.safetensors")
     name = next(name for name in tensors if name.endswith("query.weight"))
