@@ -141,6 +141,7 @@ def build_graph(manifest: Manifest, work: Work) -> tuple[Manifest, ir.Model]:
         raise UnsafeModelError(f"this {manifest.source.model_type} network has {what}: it is not supported")
     if manifest.max_seq_length > SHORT and manifest.source.num_hidden_layers:
         memory = text_memory(graph, manifest.max_seq_length, in_blocks=manifest.target == "cpu" and not whole)
+        memory = msgspec.structs.replace(memory, token_bytes=memory.token_bytes + work.model.expert_bytes)
         manifest = msgspec.structs.replace(manifest, memory=memory)
     return manifest, graph
 

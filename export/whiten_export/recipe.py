@@ -108,6 +108,8 @@ class Recipe:
                 whole_number(_option(name), value, 1)
         if self.max_sentences is not None and self.max_sentences != "all":
             whole_number("max-sentences", self.max_sentences, 1, why=", or all")
+        if not isinstance(self.leave_out, tuple) or not all(isinstance(name, str) for name in self.leave_out):
+            raise UsageError(f"leave-out is {self.leave_out!r}; wanted a tuple of classes, such as ('Dense',)")
         _check_whitening(self)
         _check_graph(self)
         _check_corpus(self)

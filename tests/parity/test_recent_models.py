@@ -4,6 +4,7 @@ Their settings are spelled as the repositories on the hub spell them, where tran
 """
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -134,7 +135,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return lambda name: once(tmp_path_factory, f"recent-{name}", lambda path: RECENT[name](path))
 
 
-@pytest.mark.parametrize("name", RECENT.keys() - {"nomic-v1.5"})
+@pytest.mark.parametrize("name", sorted(RECENT.keys() - {"nomic-v1.5"}))
 def test_a_recent_model_gives_the_vectors_of_sentence_transformers(
     folder: Callable[[str], Path], name: str, check_export: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -152,6 +153,23 @@ def test_settings_of_nomic_are_obeyed_by_the_names_of_its_own_code(
         for text in ("", "search_query: "):
             want = peer(written).encode(TEXTS, prompt=text, batch_size=1)
             assert GATES["fp32"].passes(compare(encoder.encode(TEXTS, prompt=text), want))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rotary_emb_base": 500, "rope_scaling": {"rope_type": "linear", "factor": 2}},
+        {"rotary_emb_base": "500"},
+        {"n_inner": 48, "intermediate_size": 64},
+    ],
+    ids=str,
+)
+def test_settings_of_nomic_that_contradict_each_other_are_refused(
+    folder: Callable[[str], Path], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    copied = Path(shutil.copytree(folder("nomic-v1.5"), tmp_path / "copied"))
+    _settings(copied, lambda config: config.update(settings))
+    assert f"{next(iter(settings))} is {next(iter(settings.values()))!r}" in refused("export", copied, code=1)
 
 
 def test_a_quantiser_behind_the_pooling_is_left_out_by_its_name(tmp_path: Path) -> None:

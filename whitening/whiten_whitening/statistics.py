@@ -55,6 +55,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     modules: tuple[str, ...] = ()
     prompt: str = ""
     """Prompt that every sentence got."""
+    max_characters: int | None = None
+    """Characters beyond which a sentence was cut; None where only tokens count."""
     precision: Precision
     """Precision of the graph that computed the vectors; it changes them little, and is not compared."""
 
@@ -77,6 +79,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
             include_prompt=manifest.include_prompt,
             modules=manifest.modules,
             prompt=manifest.prompts.get(manifest.default_prompt_name or "", ""),
+            max_characters=manifest.max_characters or None,
             precision=manifest.precision,
         )
 
@@ -233,20 +236,32 @@ READ_SENTENCES = 512
 """Number of sentences of a corpus whose tokens are looked at."""
 
 
+_READ_CHARACTERS = 10_000
+"""Characters of such a sentence that are looked at: one may be a whole document."""
+
+
 def count_unknown(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[int, int]:
     """Return how many tokens of texts are the unknown one, and how many there are without special ones."""
     model = json.loads(tokenizer.to_str())["model"]
     token = model.get("unk_token")
     unknown = model.get("unk_id") if token is None else tokenizer.token_to_id(token)
     specials = {number for number, added in tokenizer.get_added_tokens_decoder().items() if added.special} - {unknown}
-    rows = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    beginnings = [text[:_READ_CHARACTERS].encode("utf-8", "replace").decode() for text in texts]
+    rows = tokenizer.encode_batch(beginnings, add_special_tokens=False)
     ids = [number for row in rows for number in row.ids if number not in specials]
     return 0 if unknown is None else ids.count(unknown), len(ids)
 
 
 def warn_of_unknown(texts: Sequence[str], what: str, tokenizer: Tokenizer, report: Reporter) -> None:
-    """Warn if most tokens of texts are unknown to a model's tokenizer, so that vectors say little of them."""
-    unknown, count = count_unknown(tokenizer, texts)
+    """Warn if most tokens of texts are unknown to a model's tokenizer, so that vectors say little of them.
+
+    Raises:
+        BundleError: the tokenizer fails on them.
+    """
+    try:
+        unknown, count = count_unknown(tokenizer, texts)
+    except Exception as error:  # tokenizers raises Exception itself
+        raise BundleError(f"the tokenizer fails on {what} ({one_line(error)}); copy it again") from None
     if unknown > _MOST_UNKNOWN * count:
         report.warn(
             f"{unknown:,} of the {count:,} tokens of {len(texts):,} sentences of {what} are unknown to the model's "
@@ -257,11 +272,11 @@ def warn_of_unknown(texts: Sequence[str], what: str, tokenizer: Tokenizer, repor
 
 def warn_of_corpus(corpus: Corpus, sentences: int, bundle: Path, manifest: Manifest, report: Reporter) -> int:
     """Return how many of a corpus's sentences count; warn of repeats, and of words that a bundle does not know."""
-    first = list(islice(corpus, READ_SENTENCES))
     try:
-        warn_of_unknown(first, "the corpus", Tokenizer.from_file(str(bundle / TOKENIZER_FILE)), report)
+        tokenizer = Tokenizer.from_file(str(bundle / TOKENIZER_FILE))
     except Exception as error:  # tokenizers raises Exception itself
         raise BundleError(f"{bundle / TOKENIZER_FILE}: not a tokenizer ({one_line(error)})") from None
+    warn_of_unknown(list(islice(corpus, READ_SENTENCES)), "the corpus", tokenizer, report)
     return warn_of_repeats(corpus, sentences, manifest.unwhitened_width, report)
 
 

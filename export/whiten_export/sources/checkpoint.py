@@ -145,6 +145,11 @@ class Step:
     kind: str  # name of its class, without the class's place, which moved between versions, if it is one of theirs
     folder: Path  # folder of its files
 
+    @property
+    def name(self) -> str:
+        """Return the name of the class without its place."""
+        return self.kind.rsplit(".", 1)[-1]
+
 
 @dataclass(frozen=True)
 class Authors(Composition):

@@ -22,7 +22,7 @@ from whiten_export.sources.checkpoint import (
     read_settings,
     tensor_names,
 )
-from whiten_export.sources.own_code import way_to_code
+from whiten_export.sources.own_code import code_files, way_to_code
 from whiten_models.catalogue import near_matches
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.errors import UsageError, WhitenError
@@ -237,16 +237,21 @@ _ONLY: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 """Settings of own code with the only values that transformers' class computes, by architecture."""
 
 
-def renamed_settings(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the settings of a config that own code names otherwise than transformers, by transformers' names."""
+def renamed_settings(checkpoint: Checkpoint, trust_remote_code: bool) -> dict[str, Any]:
+    """Return the settings of a config that own code names otherwise than transformers, by transformers' names.
+
+    There are none for own code that runs. Settings that transformers reads as well are left to it.
+    """
     path = checkpoint.directory / "config.json"
     settings = read_settings(path) if path.is_file() else {}  # a table of sentence-transformers has none
+    if trust_remote_code and code_files(checkpoint):
+        return {}
     names = _OTHER_NAMES.get(str(settings.get("model_type")), {})
-    renamed = {known: settings[name] for name, known in names.items() if settings.get(name) is not None}
-    usual = {name: value for name, value in renamed.items() if name not in settings}
-    if "rope_theta" in usual and "rope_parameters" not in settings:
-        usual["rope_parameters"] = {"rope_type": "default", "rope_theta": usual.pop("rope_theta")}
-    return usual
+    numbers = {known: settings[name] for name, known in names.items() if type(settings.get(name)) in (int, float)}
+    theta = numbers.pop("rope_theta", None)
+    if theta is not None and not {"rope_theta", "rope_parameters", "rope_scaling"} & settings.keys():
+        numbers["rope_parameters"] = {"rope_type": "default", "rope_theta": theta}
+    return {name: number for name, number in numbers.items() if name not in settings}
 
 
 def check_config(checkpoint: Checkpoint, config: Any, version: str) -> None:

@@ -50,6 +50,7 @@ class TokenModel:
     letters: int | None = None  # letters of a text that its authors' program reads for each token; None for any number
     batch_limit: BatchLimit | None = None  # length from which a text changes the vectors of its batch, if any
     vocab_size: int  # number of token ids
+    expert_bytes: int = 0  # bytes of the weights of experts that the graph gathers for each token
     client_config: Mapping[str, Any]  # content of `config.json` for other programs
     supported: bool = True  # whether its family is in the registry
     notes: tuple[str, ...] = ()  # what an export warns of, where its files name what is not there

@@ -58,10 +58,9 @@ def load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> Any:
 
     An attention may be a kernel, which transformers would fetch from the hub wherever it makes a network.
     """
-    own, factory = trust_remote_code and code_files(checkpoint), transformers.AutoConfig
-    renamed = {} if own else renamed_settings(checkpoint)
+    factory, settings = transformers.AutoConfig, renamed_settings(checkpoint, trust_remote_code)
     try:
-        config = from_pretrained(factory, checkpoint.directory, checkpoint, trust_remote_code, **renamed)
+        config = from_pretrained(factory, checkpoint.directory, checkpoint, trust_remote_code, **settings)
     except WhitenError:
         if "model_type" in read_settings(checkpoint.directory / "config.json"):
             raise
@@ -128,11 +127,15 @@ def from_pretrained(
             reason = "weights have other shapes than its config.json says; copy both again"
         elif "Validation error" in reason or "validation error" in reason:
             reason += "; correct it in config.json"
-        elif "quantization_config" in read_settings(checkpoint.directory / "config.json"):
+        elif factory is not transformers.AutoTokenizer and _is_quantised(checkpoint):
             reason += "; or export the model that is not quantised"
         elif trust_remote_code and way_to_code(checkpoint):
             reason += other_version(read_settings(checkpoint.directory / "config.json").get("transformers_version"))
         raise WhitenError(f"transformers cannot load '{checkpoint.model}': {reason}") from error
+
+
+def _is_quantised(checkpoint: Checkpoint) -> bool:
+    return bool(read_settings(checkpoint.directory / "config.json").get("quantization_config"))
 
 
 @contextmanager
@@ -168,11 +171,12 @@ def adapter_model_class(adapter: Path, otherwise: str) -> str:
     return otherwise
 
 
-_WORD_TABLE = re.compile(r"\.(embed_tokens|word_embeddings|wte|tok_embeddings)\.(.*\.)?weight$")
+_WORD_TABLE = re.compile(r"\.(embed_tokens|word_embeddings|wte|tok_embeddings|shared)\.(.*\.)?weight$")
+"""Names of word embeddings among an adapter's weights."""
 
 
 def adapter_rows(adapter: Path | None) -> int:
-    """Return the rows of the word embeddings that an adapter has whole, as one does whose vocabulary grew; else 0."""
+    """Return the rows of the word embeddings that an adapter has whole, as where its vocabulary is another; else 0."""
     file = None if adapter is None else adapter_weights(adapter)
     if file is None or file.suffix != ".safetensors":
         return 0
@@ -201,7 +205,7 @@ def merge_adapter(network: nn.Module, adapter: Path, digest: "hashlib._Hash") ->
     except ImportError:
         raise WhitenError(f"merging a LoRA adapter needs peft; install it {from_clone('lora')}") from None
     rows = adapter_rows(adapter)
-    if rows > network.config.vocab_size:  # type: ignore[union-attr, operator]
+    if rows not in (0, network.config.vocab_size):  # type: ignore[union-attr]
         with quiet():  # the adapter has all rows; peft does not make room for them
             network.resize_token_embeddings(rows, mean_resizing=False)  # type: ignore[operator]
     base = set(network.parameters())
@@ -246,14 +250,20 @@ _ENCODER = re.compile(r"\w+Encoder(Model)?")
 """Classes of encoders, such as DPRContextEncoder and M2M100Encoder, which `AutoModel` makes for some architectures."""
 
 
+def _written_by(config: Any) -> str:
+    """Return the class that wrote a config, by the first of its `architectures`; "" where it names none."""
+    classes = config.architectures
+    first = classes[0] if isinstance(classes, list) and classes else None
+    return first if isinstance(first, str) else ""
+
+
 def network_class(checkpoint: Checkpoint, config: Any) -> Any:
     """Return the class of transformers that a checkpoint is loaded by: the one that wrote it, if that is an encoder."""
     name = family_of(config.model_type).model_class
     if checkpoint.adapter is not None:
         return getattr(transformers, adapter_model_class(checkpoint.adapter, name))
-    written_by = next(iter(config.architectures or ()), None)
-    module = type(config).__module__
-    if module.startswith("transformers.") and isinstance(written_by, str) and _ENCODER.fullmatch(written_by):
+    written_by, module = _written_by(config), type(config).__module__
+    if module.startswith("transformers.") and _ENCODER.fullmatch(written_by):
         own = getattr(import_module(module.replace(".configuration_", ".modeling_")), written_by, None)
         if own is not None:
             return own
@@ -262,13 +272,31 @@ def network_class(checkpoint: Checkpoint, config: Any) -> Any:
 
 def unknown_class_note(checkpoint: Checkpoint, config: Any) -> str | None:
     """Return what is said of a config that names a class which neither transformers nor the checkpoint has."""
-    named = next(iter(config.architectures or ()), None)
-    if not isinstance(named, str) or named in dir(transformers) or code_files(checkpoint) or checkpoint.entry:
+    name = _written_by(config)
+    own = code_files(checkpoint) or checkpoint.entry
+    if not name or own or {name, name.removeprefix("TF").removeprefix("Flax")} & {*dir(transformers)}:
         return None
     return (
-        f"config.json names the class {named}, which transformers {transformers.__version__} does not have: "
+        f"config.json names the class {name}, which transformers {transformers.__version__} does not have: "
         f"{config.model_type} is computed as transformers computes it, which may be otherwise, such as without "
         "attention to later tokens"
+    )
+
+
+def expert_bytes(config: Any) -> int:
+    """Return the bytes of the weights of experts that a graph of a mixture of experts gathers for each token."""
+    chosen, width = getattr(config, "num_experts_per_tok", None), getattr(config, "moe_intermediate_size", None)
+    width = width or getattr(config, "intermediate_size", None)
+    return 4 * 3 * chosen * width * config.hidden_size if isinstance(chosen, int) and isinstance(width, int) else 0
+
+
+def experts_note(size: int) -> str | None:
+    """Return what is said of a mixture of experts, whose graph gathers `size` bytes of weights for each token."""
+    if not size:
+        return None
+    return (
+        f"it is a mixture of experts: each token takes copies of its experts' weights, {size / 1e6:,.1f} MB, so that a "
+        f"text of 512 tokens takes {512 * size / 1e9:,.1f} GB while a block is computed; int8 leaves them in float32"
     )
 
 
@@ -446,10 +474,12 @@ def check_numbers(network: nn.Module, files: Sequence[Path], optional: Sequence[
     parameters = dict(network.named_parameters())
     prefix = f"{getattr(network, 'base_model_prefix', '')}."
     places = dict[str, str]()
-    for file in files:
-        for key, kind in (kinds := tensor_kinds(file)).items():
+    kinds_of = {file: tensor_kinds(file) for file in files}
+    keys = {key for kinds in kinds_of.values() for key in kinds}
+    for file, kinds in kinds_of.items():
+        for key, kind in kinds.items():
             for name in names_in_network(key, prefix) & parameters.keys():
-                if kind not in _WEIGHT_TYPES and not (kind.startswith("F") and kinds.keys() & {*_scales_of(key)}):
+                if kind not in _WEIGHT_TYPES and not (kind.startswith("F") and keys & {*_scales_of(key)}):
                     raise WhitenError(
                         f"{file}: '{key}' holds {kind}, without a scale that says what its numbers stand for; wanted "
                         "weights of 16, 32 or 64 bits: export the model that is not quantised"

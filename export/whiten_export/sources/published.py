@@ -54,7 +54,7 @@ def read_published(root: Path, route: str | None = None, leave_out: Collection[s
     left_out: list[Step] = []
     for step in others:
         config, pooled = step.folder / "config.json", static or "pooling" in settings
-        if pooled and step.kind.rsplit(".", 1)[-1] in leave_out:
+        if pooled and step.name in leave_out:
             left_out.append(step)
             continue
         match step.kind:
@@ -72,10 +72,9 @@ def read_published(root: Path, route: str | None = None, leave_out: Collection[s
             case "Normalize":
                 modules.append(_read_normalize(config))
             case _:
-                name = step.kind.rsplit(".", 1)[-1]
-                way = f"; --leave-out {name} exports the vectors before it" if pooled else ""
+                way = f"; --leave-out {step.name} computes what follows on the vectors before it" if pooled else ""
                 raise WhitenError(f"{path}: {_not_supported(step)}{way}")
-    names = tuple(step.kind.rsplit(".", 1)[-1] for step in left_out)
+    names = tuple(step.name for step in left_out)
     if missing := sorted(set(leave_out) - set(names)):
         raise UsageError(f"leave-out is {missing[0]}, but no module behind the pooling in {path} has this name")
     if not static and "pooling" not in settings:

@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -29,6 +30,8 @@ from whiten_export.sources.marking import marked_attention
 from whiten_export.sources.model import TokenModel, WeightCounts
 from whiten_export.sources.network import (
     adapter_rows,
+    expert_bytes,
+    experts_note,
     grown_note,
     load_config,
     load_network,
@@ -96,16 +99,20 @@ class PyTorchModel(TokenModel):
             code_that_ran(checkpoint, runs),
             network_sha256(checkpoint, self._config, own, before if self.supported else None, trust_remote_code),
         )
-        rows = max(self._config.vocab_size, adapter_rows(checkpoint.adapter))
-        notes = unknown_class_note(checkpoint, self._config), grown_note(checkpoint, rows, self._config.vocab_size)
-        self.notes = tuple(filter(None, notes))
+        rows = adapter_rows(checkpoint.adapter) or self._config.vocab_size
+        before, self.expert_bytes = self._config.vocab_size, expert_bytes(self._config)
+        notes = (unknown_class_note(checkpoint, self._config), grown_note(checkpoint, rows, before))
+        self.notes = tuple(filter(None, (*notes, experts_note(self.expert_bytes))))
         self.batch_limit = batch_limit(self._config)
         self.vocab_size: int = self.tokenizer.surplus_from or rows
         self.client_config: Mapping[str, Any] = _client_config(self._config) | {"vocab_size": rows}
 
     def count_weights(self, layers: tuple[int, ...]) -> WeightCounts:
         """Count the weights by the config: those of blocks above the highest layer are not exported."""
-        return count_weights(self.checkpoint, self._config, self._trust, max(layers))
+        counts = count_weights(self.checkpoint, self._config, self._trust, max(layers))
+        rows = (adapter_rows(self.checkpoint.adapter) or self._config.vocab_size) - self._config.vocab_size
+        more = rows * self._config.hidden_size
+        return replace(counts, loaded=counts.loaded + more, exported=counts.exported + more)
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Trace the network. Nodes that the layers do not need, such as the blocks above them, are not in the graph."""
@@ -113,7 +120,7 @@ class PyTorchModel(TokenModel):
         # What tracing leaves in modules and buffers stays in a copy; its parameters are those of the reference.
         network = copy.deepcopy(self._loaded, {id(parameter): parameter for parameter in self._loaded.parameters()})
         fix_frequencies(network)
-        _multiply_by_chosen_experts(network)
+        _gather_experts(network)
         model = trace(network, layers)
         pooler = describe_pooler(network) if "pooler" in pooling_modes(pooling) else None
         if self.tokenizer.surplus_from is not None:
@@ -195,8 +202,8 @@ def fix_frequencies(network: nn.Module) -> None:
             kinds.update({name: "default" for name, kind in kinds.items() if kind in SCALED_BY_LENGTH})
 
 
-def _multiply_by_chosen_experts(network: nn.Module) -> None:
-    """Let a mixture of experts multiply each token by its own experts: a loop over experts depends on the texts."""
+def _gather_experts(network: nn.Module) -> None:
+    """Let a mixture of experts gather the weights of each token's experts: a loop over experts depends on the texts."""
     with suppress(AttributeError, ValueError):  # of a network without experts, or of transformers 4
         network.set_experts_implementation("batched_mm")  # type: ignore[operator]
 

@@ -346,7 +346,7 @@ def download_code(hub_id: str, model: str) -> str:
 def _asking(hub_id: str, revision: str | None, subject: str, before: str = "", after: str = "") -> Iterator[bool]:
     """Yield whether only the cache can be asked; say what the hub refuses, or what to do where neither has a model."""
     why = why_unreached()
-    others = [name for name in _cached_revisions(hub_id) if name != revision]
+    others = [name for name in _cached_revisions(hub_id) if name != (revision or "main")]
     other = f"the cache has {', '.join(others)}: name it as {hub_id}@{others[0]}, or " if others else ""
     absent = (
         f"{subject} not in the local cache and {why or UNREACHED}; {other}{before}copy the cache (HF_HOME) from a "
@@ -361,8 +361,10 @@ def _cached_revisions(hub_id: str) -> list[str]:
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
-    refs = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=hub_id, repo_type="model"), "refs")
-    return sorted(file.relative_to(refs).as_posix() for file in refs.rglob("*") if file.is_file())
+    folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=hub_id, repo_type="model"))
+    files = (file for file in (folder / "refs").rglob("*") if file.is_file())
+    held = (file for file in files if (folder / "snapshots" / file.read_text("utf-8").strip()).is_dir())
+    return sorted(file.relative_to(folder / "refs").as_posix() for file in held)
 
 
 def _snapshot(hub_id: str, revision: str | None, remote_code: bool, cached: bool, with_weights: bool) -> Path:

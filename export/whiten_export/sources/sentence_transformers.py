@@ -165,7 +165,7 @@ def _open(root: Path, checkpoint: Checkpoint, trust_remote_code: bool, device: s
     options = {
         "trust_remote_code": trust_remote_code,
         "local_files_only": True,
-        "config_kwargs": {} if trust_remote_code else renamed_settings(checkpoint),
+        "config_kwargs": renamed_settings(checkpoint, trust_remote_code),
         "model_kwargs": {"dtype": torch.float32, "device_map": None} | plain_attention(checkpoint),
     }
     if authors.route is None and not authors.left_out:

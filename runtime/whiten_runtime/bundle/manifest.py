@@ -507,6 +507,9 @@ def _check(manifest: Manifest, path: Path) -> None:
     for space in (manifest.space, alignment.space if alignment else None):
         if space is not None and not is_space(space):
             raise BundleError(f"{path}: space is {space!r}; wanted {SPACE_DIGITS} hexadecimal digits; export it again")
+    most = manifest.max_characters
+    if most is not msgspec.UNSET and not 1 <= most < 1 << 31:
+        raise BundleError(f"{path}: max_characters is {most}; wanted 1 to {(1 << 31) - 1}; export it again")
     for field, least in LEAST.items():
         bound = 0 if (manifest.input, field) == ("vectors", "max_seq_length") else least
         if not bound <= (value := getattr(manifest, field)) < 1 << 31:

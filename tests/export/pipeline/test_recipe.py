@@ -61,6 +61,7 @@ def test_invalid_layers_are_refused(text: str, message: str) -> None:
         ({"dev": "pairs.csv", "whitening": "pca"}, "dev"),
         ({"corpus": "file.txt"}, "corpus"),
         ({"corpus": ()}, "corpus"),
+        *(({"leave_out": value}, "leave-out is ") for value in ("Dense", None, 5, (1,))),
         *(({"device": value}, "device") for value in ("cuda:", "cuda:４", "tpu", "cpu:1")),
         ({"precision": "int8", "target": "cuda"}, "cuda"),
     ],

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,22 +158,27 @@ def test_merged_adapters_of_every_kind_equal_peft(
         ("qwen3", "embed_tokens", {"modules_to_save": ["embed_tokens"]}),
         ("qwen3", "embed_tokens", {"trainable_token_indices": [-2, -1]}),
         ("bert", "word_embeddings", {}),
+        ("t5", "shared", {}),
+        ("padded", "word_embeddings", {"modules_to_save": ["word_embeddings"]}),
     ],
 )
-def test_an_adapter_whose_vocabulary_grew_equals_peft(
+def test_an_adapter_whose_vocabulary_is_another_equals_peft(
     base: str, table: str, options: dict[str, Any], checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """The adapter has all rows of the larger table, and its tokenizer; its base has fewer."""
-    folder = checkpoint(base, WIDENED) if base in FAMILIES else save_checkpoint(base, tmp_path / "base", WIDENED)
-    network, tokenizer = (
-        factory.from_pretrained(folder) for factory in (transformers.AutoModel, transformers.AutoTokenizer)
-    )
+    """The adapter has all rows of its table, and its tokenizer; its base has fewer, or more as padding."""
+    if base == "padded":
+        folder = save_checkpoint(replace(FAMILIES["bert"], unused=7), tmp_path / "base", WIDENED)
+    else:
+        folder = checkpoint(base, WIDENED) if base in FAMILIES else save_checkpoint(base, tmp_path / "base", WIDENED)
+    factory = transformers.T5EncoderModel if base == "t5" else transformers.AutoModel
+    network, tokenizer = factory.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    rows = network.config.vocab_size
     tokenizer.add_tokens(["zyx", "wvu"])
     network.resize_token_embeddings(len(tokenizer))
     if "trainable_token_indices" in options:
         options = {"trainable_token_indices": {table: [len(tokenizer) - 2, len(tokenizer) - 1]}}
     torch.manual_seed(2)
-    targets = ["q_proj"] if base == "qwen3" else ["query"]
+    targets = {"qwen3": ["q_proj"], "t5": ["q"]}.get(base, ["query"])
     adapted = peft.get_peft_model(network, peft.LoraConfig(r=4, target_modules=targets, **options))
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():
@@ -194,7 +200,10 @@ def test_an_adapter_whose_vocabulary_grew_equals_peft(
     for file in adapter.glob("*token*"):
         file.unlink()
     model = PyTorchModel(resolve(str(adapter)), False, "cpu")
-    assert [f"of {len(tokenizer):,} tokens" in note for note in model.notes] == [True]
+    assert [f"of {len(tokenizer):,} tokens" in note for note in model.notes] == [True] * (len(tokenizer) > rows)
+    width = network.config.hidden_size
+    before = PyTorchModel(resolve(str(folder)), False, "cpu").count_weights((1,)).exported
+    assert model.count_weights((1,)).exported - before == (len(tokenizer) - rows) * width
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,13 @@ def test_weights_outside_the_bundle_are_refused(bundle: Path, location: str) -> 
         Encoder(bundle)
 
 
+@pytest.mark.parametrize("most", [-5, 0, 1 << 40])
+def test_a_number_of_characters_that_no_text_has_is_refused(bundle: Path, most: int) -> None:
+    edit_manifest(bundle, lambda manifest: manifest.update(max_characters=most))
+    with pytest.raises(BundleError, match=f"max_characters is {most}; wanted 1 to"):
+        Encoder(bundle)
+
+
 @pytest.mark.parametrize(
     ("versions", "named"),
     [({"tokenizers": "999.1.0"}, "tokenizers 999.1.0"), ({"tokenizers": "0.1.0"}, None), ({}, None)],
