@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from whiten_runtime.bundle.bundle import TOKENIZER_FILE
 from whiten_runtime.bundle.files import SentenceDigest
 from whiten_runtime.bundle.manifest import CorpusRecord, Input, Manifest, Pooling, Precision, read_manifest
-from whiten_runtime.errors import BundleError, DataError, NoVectorError, UsageError, check_file, one_line
+from whiten_runtime.errors import BundleError, DataError, NoVectorError, UsageError, check_file, encodable, one_line
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, Corpus
 from whiten_runtime.files.replacing import replace_file
 from whiten_runtime.hub import locate_bundle
@@ -246,7 +246,7 @@ def count_unknown(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[int, int]
     token = model.get("unk_token")
     unknown = model.get("unk_id") if token is None else tokenizer.token_to_id(token)
     specials = {number for number, added in tokenizer.get_added_tokens_decoder().items() if added.special} - {unknown}
-    beginnings = [text[:_READ_CHARACTERS].encode("utf-8", "replace").decode() for text in texts]
+    beginnings = [encodable(text[:_READ_CHARACTERS]) for text in texts]
     rows = tokenizer.encode_batch(beginnings, add_special_tokens=False)
     ids = [number for row in rows for number in row.ids if number not in specials]
     return 0 if unknown is None else ids.count(unknown), len(ids)

@@ -86,8 +86,8 @@ class PyTorchModel(TokenModel):
         self.layers = (count,) if projects else tuple(range(count + 1))
         self.default_layers = (count,) if projects else recommended_layers(checkpoint, count)
         limited = usable_positions(self._config, 0) is not None
-        before = empty_positions(self._config, trust_remote_code) if limited else 0
-        self.stated_positions = usable_positions(self._config, before)
+        empty = empty_positions(self._config, trust_remote_code) if limited else 0
+        self.stated_positions = usable_positions(self._config, empty)
         self.positions = self.stated_positions if limited and has_positions(self._config, trust_remote_code) else None
         self.supported = family_of(self._config.model_type).supported
         self.record = source_record(
@@ -97,10 +97,12 @@ class PyTorchModel(TokenModel):
             width,
             ignored_code(checkpoint, runs),
             code_that_ran(checkpoint, runs),
-            network_sha256(checkpoint, self._config, own, before if self.supported else None, trust_remote_code),
+            network_sha256(checkpoint, self._config, own, empty if self.supported else None, trust_remote_code),
         )
-        rows = adapter_rows(checkpoint.adapter) or self._config.vocab_size
-        before, self.expert_bytes = self._config.vocab_size, expert_bytes(self._config)
+        before = self._config.vocab_size
+        rows = adapter_rows(checkpoint.adapter) or before
+        self._more_rows: int = rows - before
+        self.expert_bytes = expert_bytes(self._config)
         notes = (unknown_class_note(checkpoint, self._config), grown_note(checkpoint, rows, before))
         self.notes = tuple(filter(None, (*notes, experts_note(self.expert_bytes))))
         self.batch_limit = batch_limit(self._config)
@@ -110,8 +112,7 @@ class PyTorchModel(TokenModel):
     def count_weights(self, layers: tuple[int, ...]) -> WeightCounts:
         """Count the weights by the config: those of blocks above the highest layer are not exported."""
         counts = count_weights(self.checkpoint, self._config, self._trust, max(layers))
-        rows = (adapter_rows(self.checkpoint.adapter) or self._config.vocab_size) - self._config.vocab_size
-        more = rows * self._config.hidden_size
+        more = self._more_rows * self._config.hidden_size
         return replace(counts, loaded=counts.loaded + more, exported=counts.exported + more)
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
