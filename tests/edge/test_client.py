@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from support.checkpoints import save_model2vec
+from support.cli import ok
 from support.corpus import NASTY, sentences
 from support.vectors import ROUNDING, worst
 from whiten import Encoder
@@ -118,6 +120,16 @@ def with_other_ids(bundle: Path) -> None:
     edited(bundle, files=files)
 
 
+def test_texts_are_cut_at_the_letters_at_which_model2vec_cuts_them(tmp_path: Path, client: Callable[..., Any]) -> None:
+    bundle = tmp_path / "bundle"
+    ok("export", save_model2vec(tmp_path / "model", max_length=64), "--out", bundle)
+    texts = ["ag ah", "ag bh " * 2000, "aaaaaaaa " * 300 + "bbbbbbbb " * 300, "𠀀" * 100 + "aaaaaaaa " * 9]
+    vectors, refused = client(bundle, ("encode", texts), ("encode", texts, {"truncate": False}))
+    with Encoder(bundle) as encoder:
+        assert worst(vectors, encoder.encode(texts)) <= 1e-6
+    assert "texts[1] has more than the 128 characters that the bundle takes" in refused["message"]
+
+
 BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "altered graph": (partial(altered, name="onnx/model.onnx"), "BundleError", "its SHA-256 differs"),
     "altered tokenizer": (partial(altered, name="tokenizer.json"), "BundleError", "its SHA-256 differs"),
@@ -128,6 +140,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "manifest a list": (lambda b: write(b, "whiten.json", b"[]"), "BundleError", "no object of JSON"),
     "no dimension": (lambda b: edited(b, dimension=None), "BundleError", "dimension is null; wanted a whole number"),
     "no length": (lambda b: edited(b, max_seq_length="9"), "BundleError", "max_seq_length is '9'; wanted a whole"),
+    "no letters": (lambda b: edited(b, max_characters=0), "BundleError", "max_characters is 0; wanted a whole number"),
     "no padding": (lambda b: edited(b, pad_token_id=-1), "BundleError", "pad_token_id is -1; wanted a whole number"),
     "format 2": (lambda b: edited(b, format_version=2), "BundleError", "bundle format 2"),
     "of vectors": (lambda b: edited(b, input="vectors"), "BundleError", "takes vectors, not texts"),
@@ -173,7 +186,7 @@ CALLS: tuple[tuple[tuple[Any, ...], str], ...] = (
     (("encode", "a", {"promptName": "x", "prompt": "y"}), "were both given"),
     (("encode", "a", {"truncateDim": 0}), "truncateDim is 0; wanted a whole number from 1 to 32"),
     (("encode", "a", {"normalise": True}), "there is no option 'normalise'"),
-    (("encode", "word " * 200, {"truncate": False}), "tokens or more, but the bundle takes"),
+    (("encode", "word " * 200, {"truncate": False}), " tokens, but the bundle takes "),
 )
 
 

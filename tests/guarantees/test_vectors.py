@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer
 
 from support.asgi import ask
 from support.bundles import copy_bundle, edit_initializer, rewrite_file
-from support.checkpoints import write_json, write_tensors
+from support.checkpoints import save_model2vec
 from support.cli import MAIN, invoke, ok, python, refused
 from support.corpus import NASTY, sentences
 from support.families import LAYERS, MAX_LENGTH
@@ -192,25 +192,12 @@ def test_v2_an_alphabet_of_any_size_is_exported(kind: str, letters: str, tmp_pat
         assert errors(encoder.encode(texts), published_vectors(folder, texts)).max() < 1e-5
 
 
-def model2vec_folder(folder: Path, settings: dict[str, Any]) -> Path:
-    """Write a table of model2vec whose tokens are pieces of two letters, but for two of eight."""
-    pieces = ["[PAD]", "[UNK]", *(a + b for a in "abcdef" for b in "ghijklmnop"), "aaaaaaaa", "bbbbbbbb"]
-    tokenizer = Tokenizer(models.WordLevel({piece: row for row, piece in enumerate(pieces)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    folder.mkdir()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    table = np.random.default_rng(1).normal(size=(len(pieces), 16)).astype(np.float32)
-    write_tensors(folder / "model.safetensors", {"embeddings": table})
-    write_json(folder / "config.json", {"model_type": "model2vec", "normalize": True} | settings)
-    return folder
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"max_length": 64}, {"max_length": 7}, {"max_length": None}])
 def test_v5_texts_are_cut_at_the_letters_and_tokens_at_which_model2vec_cuts_them(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    folder = model2vec_folder(tmp_path / "model", settings)
+    folder = save_model2vec(tmp_path / "model", **settings)
     ok("export", folder, "--out", tmp_path / "bundle")
     texts = ["ag ah", "ag bh " * 2000, "aaaaaaaa " * 300 + "bbbbbbbb " * 300]
     with Encoder(tmp_path / "bundle") as encoder:

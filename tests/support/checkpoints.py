@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors.numpy import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from support.families import DECODERS, FAMILIES, MAX_LENGTH, WIDENED_LAYERS, Family
 
@@ -188,3 +189,16 @@ def copy_modules_to(folder: Path, monkeypatch: "pytest.MonkeyPatch") -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in [name for name in list(sys.modules) if name.split(".")[0] == "transformers_modules"]:
         monkeypatch.delitem(sys.modules, name)
+
+
+def save_model2vec(folder: Path, **settings: Any) -> Path:
+    """Write a table of model2vec whose tokens are pieces of two letters, but for two of eight."""
+    pieces = ["[PAD]", "[UNK]", *(a + b for a in "abcdef" for b in "ghijklmnop"), "aaaaaaaa", "bbbbbbbb"]
+    tokenizer = Tokenizer(models.WordPiece({piece: row for row, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    folder.mkdir()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    table = np.random.default_rng(1).normal(size=(len(pieces), 16)).astype(np.float32)
+    write_tensors(folder / "model.safetensors", {"embeddings": table})
+    write_json(folder / "config.json", {"model_type": "model2vec", "normalize": True} | settings)
+    return folder

@@ -34,7 +34,8 @@ export class Bundle {
       if (!known.includes(manifest[name])) throw new BundleError(`${where}: ${name} is ${shown(manifest[name])}; wanted ${known.join(' or ')}; upgrade whiten`);
     }
     if (manifest.input !== 'text') throw new BundleError(`${where}: this bundle takes vectors, not texts; use whiten in Python for it`);
-    for (const [name, least] of Object.entries(NUMBERS)) {
+    const numbers = 'max_characters' in fields ? { ...NUMBERS, max_characters: 1 } : NUMBERS;
+    for (const [name, least] of Object.entries(numbers)) {
       if (!Number.isInteger(manifest[name]) || manifest[name] < least) throw new BundleError(`${where}: ${name} is ${shown(manifest[name])}; wanted a whole number of at least ${least}; export the model again`);
     }
     return new Bundle(source, Object.freeze(manifest));

@@ -9,9 +9,9 @@ const PARITY = 'reference vectors min_cosine mean_cosine max_difference max_norm
 /** Fields of each record of whiten.json, by its place; `*` stands for every item of a list, and every name of an object. */
 export const FIELDS = {
   '': 'format_version name space source input layers layer_weights pooling include_prompt modules unwhitened_dimension prompts default_prompt_name'
-    + ' truncation_side similarity_fn_name matryoshka_dimensions route whitening choice normalize dimension max_seq_length tokenizer_sha256 pad_token_id memory precision'
+    + ' truncation_side similarity_fn_name matryoshka_dimensions route whitening choice normalize dimension max_seq_length max_characters tokenizer_sha256 pad_token_id memory precision'
     + ' target quantization opset versions parity published files',
-  source: 'model checkpoint revision weights_sha256 parameters_sha256 network_sha256 former_network_sha256 merged_into model_type num_hidden_layers hidden_size sentence_similarity license ignored_code remote_code',
+  source: 'model checkpoint revision weights_sha256 parameters_sha256 network_sha256 former_network_sha256 merged_into model_type num_hidden_layers hidden_size sentence_similarity license ignored_code remote_code left_out',
   whitening: 'method common_components beta shrinkage shrinkage_estimator eigenvalue_floor rank n_samples settled corpus prompt_name sample isotropy_before'
     + ' isotropy_after alignment',
   'whitening.corpus.*': CORPUS,

@@ -5,11 +5,15 @@ import { charsmap } from './charsmap.js';
 import { BundleError, UsageError } from './errors.js';
 import { TOKEN_CHARACTERS } from './tables.js';
 
-/** Correct steps that differ from Rust's tokenizers: maps of characters (NFKC here), and what white space is. */
+/** Words, and runs of other characters, as Rust's regular expressions understand \w+|[^\w\s]+. */
+const WORDS = /[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]+|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}\p{White_Space}]+/gu;
+
+/** Correct steps that differ from Rust's tokenizers: maps of characters (NFKC here), and what words and white space are. */
 function correct(step, described) {
   const parts = described?.normalizers ?? described?.pretokenizers ?? [];
   (step?.normalizers ?? step?.tokenizers)?.forEach((part, index) => correct(part, parts[index]));
   if (described?.type === 'Precompiled' && described.precompiled_charsmap) step.normalize = charsmap(described.precompiled_charsmap);
+  if (described?.type === 'Whitespace') step.pre_tokenize_text = (text) => text.match(WORDS) ?? [];
   if (described?.type === 'WhitespaceSplit') step.pre_tokenize_text = (text) => text.match(/\P{White_Space}+/gu) ?? [];
 }
 
@@ -22,7 +26,7 @@ function part(text, count, last) {
 
 export class Tokenizer {
   /** Take the content of tokenizer.json, and the bundle's manifest. */
-  constructor(json, { max_seq_length: most, truncation_side: side }) {
+  constructor(json, { max_seq_length: most, max_characters: characters = TOKEN_CHARACTERS * most, truncation_side: side }) {
     try {
       this.backend = new Backend(json, { unk_token: json.model?.unk_token });
       correct(this.backend.normalizer, json.normalizer);
@@ -33,7 +37,7 @@ export class Tokenizer {
     } catch (error) {
       throw new BundleError(`tokenizer.json: not a tokenizer that @huggingface/tokenizers understands (${error.message}); use whiten in Python for this bundle`);
     }
-    Object.assign(this, { most, left: side === 'left' });
+    Object.assign(this, { most, characters, left: side === 'left' });
   }
 
   /** Return the token ids of a text, special tokens included, not cut. */
@@ -53,12 +57,12 @@ export class Tokenizer {
 
   /** Return the ids of texts, each with its prompt, cut to what the bundle takes; or throw UsageError for a longer one. */
   encode(texts, prompted, truncate) {
-    const characters = TOKEN_CHARACTERS * this.most;
     return texts.map((text, index) => {
-      const short = part(text, characters, this.left);
+      const short = part(text, this.characters, this.left);
       const ids = this.tokenize(prompted(short));
       if (!truncate && (short !== text || ids.length > this.most)) {
-        throw new UsageError(`texts[${index}] has ${ids.length} tokens or more, but the bundle takes ${this.most}; shorten it, or pass truncate: true to cut it`);
+        const limit = short === text ? `${ids.length} tokens, but the bundle takes ${this.most}` : `more than the ${this.characters} characters that the bundle takes`;
+        throw new UsageError(`texts[${index}] has ${limit}; shorten it, or pass truncate: true to cut it`);
       }
       return this.cut(ids);
     });
