@@ -7,10 +7,15 @@ matrix of tokens times tokens is held. Keys that no query of a block can see are
 those after the block in a causal network. Masks are made inside the block. Keys and values that several heads share
 are not copied. A row of weights is computed whole, so that the result differs only in the order of sums (as in Rabe &
 Staats 2021, "Self-attention does not need O(n^2) memory", section 2, without its division of the keys).
+
+Where every token sees all others, and a text has more than `ALONE_TOKENS` tokens and no padding, as none has that runs
+alone, a block is onnxruntime's MultiHeadAttention. Shorter texts never are: their vectors would have other last bits
+in a batch that is padded, and other ones again once they are rounded to int8.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +24,26 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from whiten_export.graph.build import Nodes, bias_of, floats, is_linear, linear_users, weights_of, width_of
 from whiten_runtime.bundle.manifest import SHORT, TextMemory
+from whiten_runtime.inference.batching import ALONE_TOKENS
 
 DOMAIN, KIND = "whiten.attention", "Attention"
 """Domain and name of the operator that marks an attention."""
+
+CONTRIB = "com.microsoft"
+"""Domain of onnxruntime's own operators."""
 
 ALL = -1
 """Number of tokens of a window that has no end."""
 
 BLOCK = 128
 """Number of queries of a block."""
+
+FUSED_BLOCK = 512
+"""Number of queries of a block of onnxruntime's MultiHeadAttention.
+
+Without a mask, it holds the scores of a tile, in a size by the processor's caches; where it does not know these, those
+of the block.
+"""
 
 HEADS_FIRST = (0, 2, 1, 3)
 """Permutation between [batch, sequence, heads, width] and [batch, heads, sequence, width]."""
@@ -89,7 +105,7 @@ def lower_attention(model: ir.Model, longest: int) -> int:
     Return the number of attentions that were not marked, whose memory grows with the square of the number of tokens;
     0 if the graph takes no such texts.
     """
-    start = _Start(model, longest > SHORT)
+    start = _Start(model, longest)
     lowered = attentions(model)
     biases = {(attention.padding, attention.window): start.bias(attention) for attention in lowered}
     for index, attention in enumerate(lowered):
@@ -97,6 +113,8 @@ def lower_attention(model: ir.Model, longest: int) -> int:
         nodes = Nodes(model.graph, f"attention.{index}")
         replace_node(model, attention, nodes, _lower(nodes, attention, start, bias))
     start.close()
+    if start.fused and any(attention.window.all for attention in lowered):
+        model.graph.opset_imports.setdefault(CONTRIB, 1)
     finish(model)
     several = [node for node in model.graph if node.op_type == "Softmax" and _has_several_queries(node.outputs[0])]
     return len(several) if longest > SHORT else 0
@@ -139,12 +157,13 @@ def _has_several_queries(weights: ir.Value) -> bool:
 class _Start:
     """Adds values that all attentions share at the start of a graph."""
 
-    def __init__(self, model: ir.Model, divided: bool) -> None:
-        self.divided = divided
+    def __init__(self, model: ir.Model, longest: int) -> None:
+        self.divided, self.fused = longest > SHORT, longest > ALONE_TOKENS
         self.nodes = Nodes(model.graph, "attention.start")
         self._graph = model.graph
         self._ids = next((value for value in model.graph.inputs if value.name == "input_ids"), model.graph.inputs[0])
         self._rows: dict[ir.Value, ir.Value] = {}
+        self._whole: dict[ir.Value, ir.Value] = {}
         self._long: ir.Value | None = None
 
     def long(self) -> ir.Value:
@@ -153,6 +172,16 @@ class _Start:
             length = self.nodes.op("Squeeze", self.nodes.size(self._ids, 1))
             self._long = self.nodes.op("Greater", length, self.nodes.integer(SHORT))
         return self._long
+
+    def whole(self, padding: ir.Value) -> ir.Value:
+        """Add whether a batch has texts of more than `ALONE_TOKENS` tokens, and no padding."""
+        if padding not in self._whole:
+            nodes = self.nodes
+            length = nodes.op("Squeeze", nodes.size(self._ids, 1))
+            real = nodes.op("ReduceMin", nodes.op("Cast", padding, to=ir.DataType.INT64.value), keepdims=0)
+            all_real = nodes.op("Equal", real, nodes.integer(1))
+            self._whole[padding] = nodes.op("And", all_real, nodes.op("Greater", length, nodes.integer(ALONE_TOKENS)))
+        return self._whole[padding]
 
     def row(self, padding: ir.Value) -> ir.Value:
         """Add what hides padding, float32 [batch, 1, 1, sequence]."""
@@ -203,15 +232,22 @@ def _hide(nodes: Nodes, window: Window, queries: ir.Value, keys: ir.Value, row: 
 
 
 def _lower(nodes: Nodes, attention: Attention, start: _Start, bias: ir.Value) -> ir.Value:
+    graph = attention.node.graph
+    assert isinstance(graph, ir.Graph)
+    long, short, fused = (Nodes(graph, f"{nodes.prefix}.{name}") for name in ("long", "short", "fused"))
+    merged = merged_operands(fused, attention) if start.fused and attention.window.all else None
     operands = _Operands(attention, attention.queries, turned_keys(nodes, attention.keys), attention.values)
     if not start.divided:
         return _attend(nodes, operands, bias)
-    graph = attention.node.graph
-    assert isinstance(graph, ir.Graph)
-    long, short = Nodes(graph, f"{nodes.prefix}.long"), Nodes(graph, f"{nodes.prefix}.short")
     whole = floats(_attend(short, operands, bias))
-    blocks = floats(_scan(graph, long, operands, attention.window, start.row(attention.padding)))
-    return nodes.choose(start.long(), long.graph([], [blocks]), short.graph([], [whole]))
+    blocks = _scan(graph, long, attention, BLOCK, partial(_block, operands, long, start.row(attention.padding)))
+    if merged is not None:
+        own = _scan(graph, fused, attention, FUSED_BLOCK, partial(_fused_block, attention, merged))
+        either = Nodes(graph, f"{nodes.prefix}.either")
+        condition = start.whole(attention.padding)
+        blocks = either.choose(condition, fused.graph([], [floats(own)]), long.graph([], [floats(blocks)]))
+        long = either
+    return nodes.choose(start.long(), long.graph([], [floats(blocks)]), short.graph([], [whole]))
 
 
 def turned_keys(nodes: Nodes, keys: ir.Value) -> ir.Value:
@@ -231,6 +267,10 @@ class _Operands:
     keys: ir.Value  # [batch, groups, d, k]
     values: ir.Value  # [batch, groups, k, width]
     scaled: bool = False  # whether the queries are
+
+
+_Block = Callable[[Nodes, ir.Value, ir.Value], ir.Value]
+"""Adds the attention of a block of queries, [q, batch, heads, width], from its first to its end, int64 [1]."""
 
 
 def _attend(nodes: Nodes, operands: _Operands, bias: ir.Value | None) -> ir.Value:
@@ -268,18 +308,47 @@ def _scaled(nodes: Nodes, scale: float, value: ir.Value) -> ir.Value:
     return value if scale == 1 else nodes.op("Mul", value, nodes.number(scale))
 
 
-def _scan(graph: ir.Graph, nodes: Nodes, operands: _Operands, window: Window, row: ir.Value) -> ir.Value:
-    """Add a Scan over blocks of queries, whose results are joined and cut to the length of the text.
+def _scan(graph: ir.Graph, nodes: Nodes, attention: Attention, size: int, block: _Block) -> ir.Value:
+    """Add a Scan over blocks of so many queries, whose results are joined and cut to the length of the text."""
+    body = Nodes(graph, f"{nodes.prefix}.block")
+    start = ir.Value(name=f"{body.prefix}.start", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
+    first = body.op("Unsqueeze", start, body.integers(0))
+    turned = block(body, first, body.op("Add", first, body.integers(size)))
+    missing = body.op("Sub", body.integers(size), body.size(turned, 0))
+    pads = body.op("Concat", body.integers(0, 0, 0, 0), missing, body.integers(0, 0, 0), axis=0)
+    padded = floats(body.op("Pad", turned, pads))  # blocks that are joined have one size
+    # onnxruntime before 1.24 needs the shape of what a body gives
+    padded.shape = ir.Shape([size, "batch_size", attention.heads, attention.width])
+    length = nodes.size(attention.queries, 2)
+    starts = nodes.op("Range", nodes.integer(0), nodes.op("Squeeze", length), nodes.integer(size))
+    blocks = nodes.scan(starts, body.graph([start], [padded]))
+    sizes = nodes.op("Concat", nodes.integers(-1), nodes.size(attention.queries, 0), axis=0)
+    sizes = nodes.op("Concat", sizes, nodes.integers(attention.heads, attention.width), axis=0)
+    joined = nodes.op("Slice", nodes.op("Reshape", blocks, sizes), nodes.integers(0), length, nodes.integers(0))
+    return nodes.op("Transpose", joined, perm=[1, 2, 0, 3])
+
+
+def _fused_block(
+    attention: Attention, merged: tuple[ir.Value, ir.Value, ir.Value], body: Nodes, first: ir.Value, end: ir.Value
+) -> ir.Value:
+    """Add the attention of a block of queries by onnxruntime's own operator, [q, batch, heads, width]."""
+    queries, keys, values = merged
+    part = floats(body.op("Slice", queries, first, end, body.integers(1)))
+    context = body.op(
+        "MultiHeadAttention", part, keys, values, domain=CONTRIB, num_heads=attention.heads, scale=attention.scale
+    )
+    apart = body.op("Reshape", floats(context), body.integers(0, 0, attention.heads, attention.width))
+    return body.op("Transpose", apart, perm=[1, 0, 2, 3])
+
+
+def _block(operands: _Operands, nodes: Nodes, row: ir.Value, body: Nodes, first: ir.Value, end: ir.Value) -> ir.Value:
+    """Add the attention of a block of queries, [q, batch, heads, width].
 
     Where every token sees all others, the scores of a block are the largest values of a long text, and what is
     multiplied with them or added to them reads all once more. So the queries are scaled, and a row of the keys hides
     padding.
     """
-    attention = operands.attention
-    body = Nodes(graph, f"{nodes.prefix.removesuffix('.long')}.block")
-    start = ir.Value(name=f"{body.prefix}.start", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
-    first = body.op("Unsqueeze", start, body.integers(0))
-    end = body.op("Add", first, body.integers(BLOCK))
+    attention, window = operands.attention, operands.attention.window
     queries = body.op("Slice", operands.queries, first, end, body.integers(2))
     keys, values, bias = operands.keys, operands.values, None
     if window.all:
@@ -299,26 +368,39 @@ def _scan(graph: ir.Graph, nodes: Nodes, operands: _Operands, window: Window, ro
             _positions(body, value, axis, at) for value, axis, at in ((queries, 2, first), (keys, 3, least))
         )
         bias = _hide(body, window, body.op("Unsqueeze", rows, body.integers(1)), columns, bias)
-    block = _Operands(attention, queries, keys, values, scaled=window.all)
-    turned = body.op("Transpose", _attend(body, block, bias), perm=[2, 0, 1, 3])  # [q, batch, heads, width]
-    missing = body.op("Sub", body.integers(BLOCK), body.size(turned, 0))
-    pads = body.op("Concat", body.integers(0, 0, 0, 0), missing, body.integers(0, 0, 0), axis=0)
-    padded = floats(body.op("Pad", turned, pads))  # blocks that are joined have one size
-    # onnxruntime before 1.24 needs the shape of what a body gives
-    padded.shape = ir.Shape([BLOCK, "batch_size", attention.heads, attention.width])
-    length = nodes.size(operands.queries, 2)
-    starts = nodes.op("Range", nodes.integer(0), nodes.op("Squeeze", length), nodes.integer(BLOCK))
-    blocks = nodes.scan(starts, body.graph([start], [padded]))
-    sizes = nodes.op("Concat", nodes.integers(-1), nodes.size(operands.queries, 0), axis=0)
-    sizes = nodes.op("Concat", sizes, nodes.integers(attention.heads, attention.width), axis=0)
-    joined = nodes.op("Slice", nodes.op("Reshape", blocks, sizes), nodes.integers(0), length, nodes.integers(0))
-    return nodes.op("Transpose", joined, perm=[1, 2, 0, 3])
+    part = _Operands(attention, queries, keys, values, scaled=window.all)
+    return body.op("Transpose", _attend(body, part, bias), perm=[2, 0, 1, 3])
 
 
 def _positions(nodes: Nodes, value: ir.Value, axis: int, first: ir.Value) -> ir.Value:
     """Add the positions of the tokens of an axis, int64 [n], counted from `first`."""
     count = nodes.op("Squeeze", nodes.size(value, axis))
     return nodes.op("Add", nodes.op("Range", nodes.integer(0), count, nodes.integer(1)), first)
+
+
+def merged_operands(nodes: Nodes, attention: Attention) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Return queries, keys and values as [batch, sequence, heads * d]; keys that heads share are copied."""
+    keys, values = _copied(nodes, attention, attention.keys), _copied(nodes, attention, attention.values)
+    return _merged(nodes, attention.queries), _merged(nodes, keys), _merged(nodes, values)
+
+
+def _copied(nodes: Nodes, attention: Attention, value: ir.Value) -> ir.Value:
+    """Repeat each group of keys or values [batch, groups, sequence, d] for the heads that share it."""
+    if attention.copies == 1:
+        return value
+    apart = nodes.op("Unsqueeze", value, nodes.integers(2))
+    copies = floats(nodes.op("Expand", apart, nodes.integers(1, 1, attention.copies, 1, 1)))
+    depth = attention.depth if value is attention.keys else attention.width
+    return floats(nodes.op("Reshape", copies, nodes.integers(0, attention.heads, -1, depth)))
+
+
+def _merged(nodes: Nodes, value: ir.Value) -> ir.Value:
+    """Return a value [batch, heads, sequence, d] as [batch, sequence, heads * d]."""
+    merged = merged_heads(value)
+    if merged is not None and merged.shape is not None and len(merged.shape) == 3:
+        return merged
+    turned = floats(nodes.op("Transpose", value, perm=HEADS_FIRST))
+    return floats(nodes.op("Reshape", turned, nodes.integers(0, 0, -1)))
 
 
 def query_product(attention: Attention) -> ir.Node | None:

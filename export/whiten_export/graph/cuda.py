@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from onnx_ir.tape import Tape
 
 from whiten_export.graph.attention import (
+    CONTRIB,
     HEADS_FIRST,
     Attention,
     Window,
     attentions,
     finish,
-    merged_heads,
+    merged_operands,
     only_user,
     padding_row,
     replace_node,
@@ -34,8 +35,6 @@ from whiten_export.graph.attention import (
 )
 from whiten_export.graph.build import Nodes, constant, floats, split_gemms
 from whiten_runtime.errors import needing
-
-CONTRIB = "com.microsoft"
 
 _Bias = NDArray[np.float32]
 
@@ -134,7 +133,7 @@ def _lengths(nodes: Nodes, padding: ir.Value) -> ir.Value:
 
 def _by_lengths(model: ir.Model, nodes: Nodes, attention: Attention, lengths: ir.Value) -> ir.Value:
     """Add ONNX's Attention for one that hides only padding: [batch, sequence, heads * width]."""
-    queries, keys, values = (_without_bias(value) for value in _operands(nodes, attention))
+    queries, keys, values = (_without_bias(value) for value in merged_operands(nodes, attention))
     outlet = _outlet(attention)
     folded = values.bias is None or (outlet is not None and _fold_into_next(model, outlet, values.bias))
 
@@ -150,35 +149,10 @@ def _by_lengths(model: ir.Model, nodes: Nodes, attention: Attention, lengths: ir
 
 def _by_bias(nodes: Nodes, attention: Attention, bias: ir.Value) -> ir.Value:
     """Add onnxruntime's MultiHeadAttention, with what is added to the scores: [batch, sequence, heads * width]."""
-    ends, heads = _operands(nodes, attention), attention.heads
+    ends, heads = merged_operands(nodes, attention), attention.heads
     return nodes.op(
         "MultiHeadAttention", *ends, None, None, bias, domain=CONTRIB, num_heads=heads, scale=attention.scale
     )
-
-
-def _operands(nodes: Nodes, attention: Attention) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Return queries, keys and values as [batch, sequence, heads * d]; keys that heads share are copied."""
-    keys, values = _copied(nodes, attention, attention.keys), _copied(nodes, attention, attention.values)
-    return _merged(nodes, attention.queries), _merged(nodes, keys), _merged(nodes, values)
-
-
-def _copied(nodes: Nodes, attention: Attention, value: ir.Value) -> ir.Value:
-    """Repeat each group of keys or values [batch, groups, sequence, d] for the heads that share it."""
-    if attention.copies == 1:
-        return value
-    apart = nodes.op("Unsqueeze", value, nodes.integers(2))
-    copies = floats(nodes.op("Expand", apart, nodes.integers(1, 1, attention.copies, 1, 1)))
-    depth = attention.depth if value is attention.keys else attention.width
-    return floats(nodes.op("Reshape", copies, nodes.integers(0, attention.heads, -1, depth)))
-
-
-def _merged(nodes: Nodes, value: ir.Value) -> ir.Value:
-    """Return a value [batch, heads, sequence, d] as [batch, sequence, heads * d]."""
-    merged = merged_heads(value)
-    if merged is not None and merged.shape is not None and len(merged.shape) == 3:
-        return merged
-    turned = floats(nodes.op("Transpose", value, perm=HEADS_FIRST))
-    return floats(nodes.op("Reshape", turned, nodes.integers(0, 0, -1)))
 
 
 def _outlet(attention: Attention) -> ir.Value | None:

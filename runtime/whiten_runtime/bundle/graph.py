@@ -78,12 +78,15 @@ FUSED_OPERATORS = frozenset(
 _STANDARD = frozenset(("", name) for name in WRITTEN | HARMLESS)
 _FUSED = frozenset((_CONTRIB, name) for name in FUSED_OPERATORS) | {("", "SimplifiedLayerNormalization")}
 
-ALLOWED: dict[Target, frozenset[tuple[str, str]]] = {"cpu": _STANDARD, "cuda": _STANDARD | _FUSED}
+ALLOWED: dict[Target, frozenset[tuple[str, str]]] = {
+    "cpu": _STANDARD | {(_CONTRIB, "MultiHeadAttention")},  # of long texts
+    "cuda": _STANDARD | _FUSED,
+}
 """(domain, operator) of every node that a graph may have, by target. SimplifiedLayerNormalization is onnxruntime's own,
 but in the standard's domain."""
 
 
-NESTED = frozenset({"If", "Scan", "If/Scan"})
+NESTED = frozenset({"If", "Scan", "If/If", "If/Scan", "If/If/Scan"})
 """Operators that may have graphs inside, from the outside to the inside: no Scan is repeated by another one, so that
 the sizes of a graph's inputs bound its steps."""
 

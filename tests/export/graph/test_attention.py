@@ -13,7 +13,7 @@ import transformers
 from support.families import MAX_LENGTH, WIDENED, WIDENED_LAYERS
 from support.graphs import default_session, traced_layers
 from whiten_export.graph import attention as lowering
-from whiten_export.graph.attention import Window, attentions, lower_attention
+from whiten_export.graph.attention import CONTRIB, Window, attentions, lower_attention
 
 ALL, CAUSAL = Window(None, None), Window(None, 0)
 NEAR = Window(8, 8)
@@ -34,6 +34,8 @@ def quick_first(families: Any) -> list[Any]:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering, "SHORT", 20)
     monkeypatch.setattr(lowering, "BLOCK", 8)
+    monkeypatch.setattr(lowering, "ALONE_TOKENS", 30)
+    monkeypatch.setattr(lowering, "FUSED_BLOCK", 16)
 
 
 @pytest.fixture
@@ -85,12 +87,15 @@ def test_states_of_short_and_long_texts_are_those_of_pytorch(
     assert {attention.window for attention in attentions(model)} == set(WINDOWS[family])
     short = model.clone()
     assert lower_attention(model, MAX_LENGTH) == 0
-    scans = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.op_type == "Scan"]
+    nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
+    fused = {node.op_type for node in nodes if node.domain == CONTRIB}
+    assert fused == ({"MultiHeadAttention"} if ALL in WINDOWS[family] else set())
+    scans = [node for node in nodes if node.op_type == "Scan"]
     for node in scans:  # onnxruntime before 1.24 wants the shape
         assert [len(value.shape or ()) for value in node.attributes["body"].as_graph().outputs] == [4]
     check_states(model, network)
     lower_attention(short, 20)
-    assert not any(node.op_type == "If" for node in short.graph)
+    assert not any(node.op_type == "If" or node.domain == CONTRIB for node in short.graph)
     check_states(short, network)
 
 
