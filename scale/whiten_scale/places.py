@@ -5,14 +5,14 @@ import os
 import secrets
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from whiten_runtime.errors import FAULTS, DataError, UsageError, WhitenError, encodable, kind_of_place, needing
 from whiten_runtime.files.judged import files_below
-from whiten_runtime.files.replacing import Written, flush, hidden_file, replacing, sync_folder, written_as
+from whiten_runtime.files.replacing import delete_abandoned, flush, hidden_file, replacing, sync_folder, written_as
 from whiten_runtime.files.rows import kind_of
 
 ELSEWHERE = "another --out"
@@ -28,6 +28,9 @@ _STAMPS = (
 """Names under which file systems give what changes when a file is written again: hashes, then times."""
 
 _BUFFER = 1 << 20
+
+_UPLOAD = "whiten-upload"
+"""Name after which files that wait for their upload are named."""
 
 _HIDDEN = (".", "_")
 """Beginnings of the names of files and directories that are left out of directories."""
@@ -204,14 +207,17 @@ class Folder:
 
     def names(self) -> set[str]:
         """Return the names of the files in it; none if it does not exist."""
+        return set(self.sizes())
+
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of the files in it by name; none if it does not exist."""
         with reaching(self.url):
             self._system.invalidate_cache()
             try:
-                return {
-                    str(address).rstrip("/").rpartition("/")[2] for address in self._system.ls(self._path, detail=False)
-                }
+                infos = self._system.ls(self._path, detail=True)
             except FileNotFoundError:
-                return set()
+                return {}
+        return {str(info["name"]).rstrip("/").rpartition("/")[2]: int(info["size"] or 0) for info in infos}
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file; None if there is none."""
@@ -241,20 +247,27 @@ class Folder:
                 yield file
             return
         place = Path(tempfile.gettempdir())
-        with written_as(place, _OTHER_TEMPORARY):
-            descriptor, temporary = tempfile.mkstemp(prefix="whiten-")
-        try:
-            with io.BufferedWriter(Written(descriptor, "wb", place, _OTHER_TEMPORARY)) as file:
-                yield file
+        with hidden_file(place / _UPLOAD, _OTHER_TEMPORARY, named=place) as (file, _):
+            yield file
+            with written_as(place, _OTHER_TEMPORARY):
+                file.flush()
             with reaching(self.place(name), "written"):
-                self._upload(temporary, name)
-        finally:
-            Path(temporary).unlink()
+                self._upload(file.name, name)
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file as `writing` does."""
         with self.writing(name) as file:
             file.write(content)
+
+    def delete_abandoned(self) -> None:
+        """Delete what killed processes left on a disk."""
+        if self._local is not None:
+            delete_abandoned(self._local, "*")
+
+    def delete(self, name: str) -> None:
+        """Delete a file if it is there."""
+        with reaching(self.place(name), "written"), suppress(FileNotFoundError):
+            self._system.rm_file(f"{self._path}/{name}")
 
     def create(self, name: str, content: bytes) -> None:
         """Write a file as `write` does, unless there is one of this name.

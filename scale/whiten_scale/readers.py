@@ -57,6 +57,14 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     url: str  # where it is now
     stamp: str  # ETag, or time of its last change
 
+    def anywhere(self) -> "InputFile":
+        """Return it without its place and time."""
+        return msgspec.structs.replace(self, url="", stamp="")
+
+    def entry(self) -> Entry:
+        """Return it as a folder lists it."""
+        return Entry(self.url, self.name, self.size, self.stamp)
+
 
 class ColumnChoice(msgspec.Struct, frozen=True):
     """Names the columns to read: texts, ids, and those to keep."""

@@ -133,7 +133,7 @@ class Vectors:
 class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Finished shard, in the metadata of its file."""
 
-    key: str  # that of its job
+    key: str  # `Job.shard_key`
     shard: int
     records: int  # that it was made of
     rows: int  # of the file
@@ -183,7 +183,7 @@ def embed_shard(vectors: Vectors, job: Job, number: int, out: Folder, record_err
                 rows += len(table)
                 truncated += cut
             record = ShardRecord(
-                key=job.key,
+                key=job.shard_key(number),
                 shard=number,
                 records=records,
                 rows=rows,
@@ -250,7 +250,7 @@ def read_record(out: Folder, name: str) -> ShardRecord | None:
 
 def check_mine(record: ShardRecord | None, job: Job, number: int, out: Folder) -> ShardRecord:
     """Return the description of a shard's file, if it is of this job."""
-    if record is None or (record.key, record.shard) != (job.key, number):
+    if record is None or (record.key, record.shard) != (job.shard_key(number), number):
         what = "is no shard that whiten has written" if record is None else "is a shard of another job"
         raise UsageError(f"{out.place(shard_name(number))}: {what}; move it away, or name another --out")
     return record

@@ -1,6 +1,8 @@
 """Guarantees of bulk jobs, by the command `whiten embed-many` and the files that it reads and writes."""
 
 import csv
+import gzip
+import hashlib
 import json
 import os
 import resource
@@ -37,10 +39,6 @@ ROWS = 5000
 """Rows of each file of the input: more than a shard of a small job has."""
 
 FILES = ("a.jsonl", "b.csv", "c.parquet")
-
-
-def broken(issue: int) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(strict=True, raises=AssertionError, reason=f"issue {issue}")
 
 
 def ids_of(name: str, count: int = ROWS) -> list[str]:
@@ -313,7 +311,6 @@ def test_b1_after_kills(
 
 
 @pytest.mark.slow
-@broken(90)
 def test_b1_what_was_killed_leaves_nothing(undisturbed: Path, tiny_bundle: Path, source: Path, tmp_path: Path) -> None:
     """Another machine has made the shards meanwhile."""
     out = tmp_path / "out"
@@ -353,12 +350,10 @@ def test_b1_after_restarts_by_parts(undisturbed: Path, tiny_bundle: Path, source
 MARK = "_SUCCESS"
 
 
-@broken(90)
 def test_b2_a_finished_job_is_marked(undisturbed: Path) -> None:
     assert (undisturbed / MARK).exists()
 
 
-@broken(90)
 def test_b2_a_job_that_is_not_finished_is_not_marked(
     undisturbed: Path, tiny_bundle: Path, source: Path, tmp_path: Path
 ) -> None:
@@ -371,7 +366,6 @@ def test_b2_a_job_that_is_not_finished_is_not_marked(
 
 
 @pytest.mark.slow
-@broken(90)
 def test_b2_whoever_finishes_last_marks_the_job(tiny_bundle: Path, source: Path, tmp_path: Path) -> None:
     command = options(tiny_bundle, source, tmp_path / "out")
     ok(*command, "--plan-only")
@@ -398,7 +392,6 @@ def other_version(folder: Path, name: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@broken(90)
 @pytest.mark.parametrize("name", ["whiten", "onnxruntime"])
 def test_b3_another_version_is_refused_by_name(
     tiny_bundle: Path,
@@ -435,7 +428,6 @@ def test_b3_another_job_is_refused_by_name(
     assert contents(out) == contents(undisturbed)
 
 
-@broken(90)
 @pytest.mark.parametrize("name", ["d.jsonl", "0.csv", "bb.parquet"])
 def test_b3_a_new_file_is_added(undisturbed: Path, tiny_bundle: Path, source: Path, tmp_path: Path, name: str) -> None:
     out, grown = Path(shutil.copytree(undisturbed, tmp_path / "out")), Path(shutil.copytree(source, tmp_path / "in"))
@@ -448,7 +440,6 @@ def test_b3_a_new_file_is_added(undisturbed: Path, tiny_bundle: Path, source: Pa
 
 
 @pytest.mark.slow
-@broken(90)
 def test_b3_new_ids_of_a_table_that_is_rewritten_are_added(tiny_bundle: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "table.parquet", tmp_path / "out"
     write_file(source, ids_of("t", 50))
@@ -457,3 +448,135 @@ def test_b3_new_ids_of_a_table_that_is_rewritten_are_added(tiny_bundle: Path, tm
     result = invoke(whiten, *options(tiny_bundle, source, out))
     assert result.exit_code == 0, result.stderr
     assert sorted(rows(out)["id"].to_pylist()) == sorted([*ids_of("t", 50), *ids_of("u", 20)])
+
+
+def test_b2_the_manifest_lists_rows_bytes_and_hashes(undisturbed: Path) -> None:
+    content = (undisturbed / "_manifest.json").read_bytes()
+    assert (undisturbed / MARK).read_text("utf-8") == f"{hashlib.sha256(content).hexdigest()}  _manifest.json\n"
+    manifest = json.loads(content)
+    assert manifest["rows"] == len(rows(undisturbed))
+    assert [(shard["file"], shard["rows"], shard["bytes"], shard["sha256"]) for shard in manifest["shards"]] == [
+        (path.name, pyarrow.parquet.read_metadata(path).num_rows, path.stat().st_size, sha256(path))
+        for path in shards(undisturbed)
+    ]
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_b2_a_shard_that_is_made_again_is_hashed_again(
+    undisturbed: Path, tiny_bundle: Path, source: Path, tmp_path: Path
+) -> None:
+    """Its bytes are other ones, as on another processor; their number is the same."""
+    out = Path(shutil.copytree(undisturbed, tmp_path / "out"))
+    manifest = json.loads((out / "_manifest.json").read_bytes())
+    manifest["shards"][0]["sha256"] = "0" * 64
+    (out / "_manifest.json").write_text(json.dumps(manifest), "utf-8")
+    shards(out)[0].unlink()
+    ok(*options(tiny_bundle, source, out))
+    assert contents(out) == contents(undisturbed)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_b3_a_file_a_day_for_ten_days(tiny_bundle: Path, tmp_path: Path, kind: str) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    before: dict[str, bytes] = {}
+    for day in range(10):
+        write_file(source / f"{9 - day}.{kind}", ids_of(f"{day}", 7))  # names that go before the others
+        ok(*options(tiny_bundle, source, out))
+        now = contents(out)
+        assert {name: now[name] for name in before} == before
+        before = {name: content for name, content in now.items() if name.startswith("part-")}
+        assert rows(out)["id"].to_pylist() == [key for past in range(day + 1) for key in ids_of(f"{past}", 7)]
+        assert (out / MARK).exists()
+    ok("embed-many", tiny_bundle, "--input", source, "--out", tmp_path / "once", "--id", "id")
+    once, grown = (rows(path).sort_by("id") for path in (tmp_path / "once", out))
+    assert once["id"].equals(grown["id"])
+    np.testing.assert_allclose(*(np.stack(one["embedding"].to_numpy()) for one in (once, grown)), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "jsonl.gz"])
+def test_b3_a_table_that_is_rewritten_each_day(tiny_bundle: Path, tmp_path: Path, kind: str) -> None:
+    table, out = tmp_path / f"table.{kind}", tmp_path / "out"
+    ids: list[str] = []
+    for day in range(4):
+        ids = sorted([*ids, *ids_of(f"{3 - day}", 9)])  # new rows go before the others
+        plain = table.with_suffix("") if kind.endswith(".gz") else table
+        write_file(plain, ids)
+        if kind.endswith(".gz"):
+            table.write_bytes(gzip.compress(plain.read_bytes()))
+        if day == 2:
+            shutil.move(out, tmp_path / "moved")
+            out = tmp_path / "moved"
+        result = invoke(whiten, *options(tiny_bundle, table, out))
+        assert result.exit_code == 0, result.stderr
+        assert day == 0 or "rows with new ids are added" in result.stderr
+        assert sorted(rows(out)["id"].to_pylist()) == ids
+        assert (out / MARK).exists()
+    whole = contents(out)
+    for path in shards(out)[1:]:  # of rows that the table has at other places now
+        path.unlink()
+    ok(*options(tiny_bundle, table, out))
+    assert contents(out) == whole
+
+
+@pytest.fixture
+def table(tiny_bundle: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A table, and the output of a job that has embedded it."""
+    path, out = tmp_path / "table.jsonl", tmp_path / "out"
+    write_file(path, ids_of("t", 20))
+    ok(*options(tiny_bundle, path, out))
+    return path, out
+
+
+def test_b3_ids_that_are_gone_are_refused(tiny_bundle: Path, table: tuple[Path, Path]) -> None:
+    path, out = table
+    before = contents(out)
+    write_file(path, [*ids_of("t", 19), "new"])
+    check_refused(invoke(whiten, *options(tiny_bundle, path, out)), out, path.name, "'t19'")
+    assert contents(out) == before
+
+
+def test_b3_a_table_is_rewritten_after_the_job_only(tiny_bundle: Path, table: tuple[Path, Path]) -> None:
+    path, out = table
+    shards(out)[0].unlink()
+    write_file(path, ids_of("t", 21))
+    check_refused(invoke(whiten, *options(tiny_bundle, path, out)), out, path.name, "before the job was done")
+
+
+def test_b3_without_ids_a_changed_file_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "table.jsonl", tmp_path / "out"
+    command = ("embed-many", tiny_bundle, "--input", path, "--out", out)
+    write_file(path, ids_of("t", 20))
+    ok(*command)
+    write_file(path, ids_of("t", 21))
+    check_refused(invoke(whiten, *command), out, path.name, "was changed")
+
+
+def test_b3_a_column_of_another_type_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    command = (*options(tiny_bundle, source, out), "--keep", "n")
+    (source / "a.jsonl").write_text('{"id": "a", "text": "a text", "n": 1}\n', "utf-8")
+    ok(*command)
+    (source / "b.jsonl").write_text('{"id": "b", "text": "a text", "n": 1.5}\n', "utf-8")
+    check_refused(invoke(whiten, *command), out, "'n'", "b.jsonl")
+    (source / "b.jsonl").write_text('{"id": "b", "text": "a text"}\n', "utf-8")
+    check_refused(invoke(whiten, *command), "'n'", "b.jsonl")
+    (source / "b.jsonl").write_text('{"id": "b", "text": "a text", "n": null}\n', "utf-8")
+    ok(*command)
+    assert rows(out)["n"].to_pylist() == [1, None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["whiten", "onnxruntime"])
+def test_b3_another_version_goes_on_if_it_is_forced(tiny_bundle: Path, source: Path, tmp_path: Path, name: str) -> None:
+    command = options(tiny_bundle, source, tmp_path / "out")
+    done = process(*command, "--plan-only", env=other_version(tmp_path / "site", name))
+    assert done.returncode == 0, done.stderr
+    for _ in range(2):
+        done = process(*command, "--force-version")
+        assert done.returncode == 0, done.stderr
+    check_refused(process(*command), "99.7", "--force-version")

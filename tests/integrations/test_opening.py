@@ -26,7 +26,7 @@ PACKAGES = {
 
 def test_every_module_is_listed() -> None:
     found = {path.stem for path in Path(whiten.integrations.__path__[0]).glob("*.py")}
-    assert found - {"__init__", "bundle_source", "saved_copy"} == set(PACKAGES)
+    assert found - {"__init__", "bundle_source", "saved_copy", "ray"} == set(PACKAGES)  # a stage for Ray imports no Ray
 
 
 def test_a_missing_framework_is_named_with_its_package() -> None:

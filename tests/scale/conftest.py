@@ -39,7 +39,7 @@ def fill(folder: Path) -> Path:
 @pytest.fixture
 def texts_per_shard(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Return a function that sets how many texts a shard has at most, in jobs that are planned in this process."""
-    return partial(monkeypatch.setattr, "whiten_scale.plan.PER_SHARD")
+    return partial(monkeypatch.setattr, "whiten_scale.planner.PER_SHARD")
 
 
 def part(start: int) -> list[tuple[int, str]]:

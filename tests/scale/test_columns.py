@@ -12,7 +12,8 @@ import pytest
 
 from whiten_runtime.errors import UsageError
 from whiten_scale.places import find
-from whiten_scale.plan import Job, make_job
+from whiten_scale.plan import Job
+from whiten_scale.planner import make_job
 from whiten_scale.readers import ColumnChoice, read_pieces
 
 S, L = pyarrow.string(), pyarrow.large_string()
@@ -25,7 +26,7 @@ N, B, LB = pyarrow.null(), pyarrow.binary(), pyarrow.large_binary()
 
 
 def planned(path: Path, **choice: Any) -> Job:
-    common = {"task": "embed", "bundle": "b", "bundle_sha256": "0" * 64, "options": {}}
+    common = {"task": "embed", "bundle": "b", "bundle_sha256": "0" * 64, "options": {}, "versions": {}}
     return make_job(common, find(str(path)), ColumnChoice(**choice), 99)
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,16 @@ def test_errors_of_stores_name_the_place(error: Exception, action: Any, kind: ty
     with pytest.raises(kind, match="s3://here") as caught, reaching("s3://here", action):
         raise error
     assert "\n" not in str(caught.value)
+
+
+def test_a_killed_upload_is_removed_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Folder(f"memory://{tmp_path.name}/out").writing("a"):
+        (waiting,) = tmp_path.iterdir()
+        shutil.copy(waiting, tmp_path / f"{waiting.name[:-8]}01234567")
+    assert len(list(tmp_path.iterdir())) == 1
+    Folder(f"memory://{tmp_path.name}/out").write("b", b"content")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("error", [MemoryError(), KeyError("a"), ConnectionError(), OSError(28, "full")], ids=repr)

@@ -21,11 +21,12 @@ from whiten_runtime.files import rows as records
 from whiten_runtime.files.rows import read_texts
 from whiten_scale.parquet import cut_rows
 from whiten_scale.places import Folder, find
-from whiten_scale.plan import Job, make_job, read_job
+from whiten_scale.plan import Job, read_job
+from whiten_scale.planner import make_job
 from whiten_scale.readers import Chunk, ColumnChoice, read_pieces
 
 FIELD = st.text(st.sampled_from('ab,"\n\r\té日\u2028 \x85'), max_size=12)
-COMMON = {"task": "embed", "bundle": "b", "bundle_sha256": "0" * 64, "options": {}}
+COMMON = {"task": "embed", "bundle": "b", "bundle_sha256": "0" * 64, "options": {}, "versions": {}}
 
 
 def planned(path: Path, size: int = 3, **choice: Any) -> Job:

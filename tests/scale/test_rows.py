@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from whiten_runtime.errors import WhitenError, encodable
 from whiten_runtime.files.rows import read_texts
 from whiten_scale.places import find
-from whiten_scale.plan import make_job
+from whiten_scale.planner import make_job
 from whiten_scale.readers import ColumnChoice, read_pieces
 
 ANY = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
@@ -39,7 +39,7 @@ def one(file: Path, column: str | None) -> list[str] | str:
 def many(file: Path, column: str | None, per_shard: int) -> list[str] | str:
     """Return the texts of all shards; "refused" if a row is wrong, or the file."""
     found = list[str]()
-    common = {"task": "embed", "bundle": "b", "bundle_sha256": "0", "options": {}}
+    common = {"task": "embed", "bundle": "b", "bundle_sha256": "0", "options": {}, "versions": {}}
     try:
         job = make_job(common, find(str(file)), ColumnChoice(column), per_shard)
         for shard in range(len(job.shards)):

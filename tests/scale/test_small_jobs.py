@@ -9,7 +9,8 @@ import pytest
 
 from support.cli import ok
 from whiten_scale.places import Folder
-from whiten_scale.plan import PER_SHARD, read_job, texts_per_shard
+from whiten_scale.plan import read_job
+from whiten_scale.planner import PER_SHARD, texts_per_shard
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_shards_of_a_job(records: int, size: int, shards: int) -> None:
 @pytest.fixture
 def windows_of_ten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let shards of small jobs have ten texts or a multiple."""
-    monkeypatch.setattr("whiten_scale.plan.WINDOW", 10)
+    monkeypatch.setattr("whiten_scale.planner.WINDOW", 10)
 
 
 def plan(bundle: Path, source: Path, out: Path) -> list[int]:
@@ -67,7 +68,7 @@ def test_a_job_keeps_the_size_it_began_with(tiny_bundle: Path, tmp_path: Path, m
     source, out = tmp_path / "in.txt", tmp_path / "out"
     source.write_text("a dog\n" * 75, "utf-8")
     assert len(plan(tiny_bundle, source, out)) == 8
-    monkeypatch.setattr("whiten_scale.plan.WINDOW", 40)
+    monkeypatch.setattr("whiten_scale.planner.WINDOW", 40)
     source.touch()  # the file is read again
     assert len(plan(tiny_bundle, source, out)) == 8
 
@@ -82,5 +83,5 @@ def test_shards_of_whole_windows_have_the_vectors_of_one(
         return np.stack(pyarrow.parquet.read_table(tmp_path / out)["embedding"].to_numpy())
 
     several = vectors("several")
-    monkeypatch.setattr("whiten_scale.plan.SHARDS", 1)
+    monkeypatch.setattr("whiten_scale.planner.SHARDS", 1)
     assert np.array_equal(several, vectors("one"))

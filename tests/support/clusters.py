@@ -20,7 +20,7 @@ FIT = "from whiten_scale.commands.fit import fit as command"
 
 def in_shards(code: str, texts: int) -> str:
     """Return code that imports a command, with another largest number of texts of a shard in the jobs that it plans."""
-    return f"from whiten_scale import plan; plan.PER_SHARD = {texts}; {code}"
+    return f"from whiten_scale import planner; planner.PER_SHARD = {texts}; {code}"
 
 
 def packages(name: str) -> Path:

@@ -105,7 +105,7 @@ def hidden_file(
             _publish(file, temporary, target)
 
     with written_as(named, elsewhere):
-        delete_abandoned(target)
+        delete_abandoned(target.parent, glob.escape(target.name))
         raw, temporary = _open(target, named, elsewhere)
     try:
         with io.BufferedWriter(raw) as file:
@@ -131,9 +131,9 @@ def _publish(file: BinaryIO, temporary: Path, target: Path) -> None:
     sync_folder(target.parent)
 
 
-def delete_abandoned(target: Path) -> None:
-    """Delete hidden files that killed processes left beside a file: those that no process has locked."""
-    for path in target.parent.glob(f".{glob.escape(target.name)}{PARTIAL}*"):
+def delete_abandoned(folder: Path, names: str) -> None:
+    """Delete hidden files that killed processes left, of names of a pattern: those that no process has locked."""
+    for path in folder.glob(f".{names}{PARTIAL}*"):
         with suppress(OSError), path.open("rb") as file:
             if lock_file(file):
                 path.unlink()

@@ -41,6 +41,7 @@ def sharing_options(workers: str) -> Decorator:
             help="Share of this machine: every Nth shard. They are taken from the Kth on. Without it, all.",
         ),
         option("--ray", metavar="ADDRESS", help="Run on a cluster of Ray: auto, or its address."),
+        option("--force-version", is_flag=True, help="Go on with a job that another version began."),
     )
     return lambda command: reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
 

@@ -20,8 +20,10 @@ from whiten_runtime.commands.console import (
 from whiten_runtime.errors import WhitenError
 from whiten_runtime.hub import locate_bundle
 from whiten_scale.commands import check_able, do_items, sharing_options
+from whiten_scale.completion import mark_done, take_mark_away
 from whiten_scale.places import Folder
-from whiten_scale.plan import PLAN_FILE, plan_job
+from whiten_scale.plan import PLAN_FILE
+from whiten_scale.planner import plan_job
 from whiten_scale.readers import ColumnChoice
 from whiten_scale.shard import ERRORS_FILE, StoredType, VectorChoice, Vectors, finished, shard_name, write_errors
 from whiten_scale.workers import Work
@@ -89,6 +91,7 @@ def embed_many(
     workers: int | None,
     share: slice,
     ray: str | None,
+    force_version: bool,
     out: str,
     id_column: str | None,
     keep: tuple[str, ...],
@@ -106,7 +109,8 @@ def embed_many(
 
     Shards of the input become Parquet files in --out, each whole or not at all. The plan is written to _plan.json
     there. The same command resumes, whatever ended it; several machines share the work with --share K/N. Files do not
-    depend on the number of workers and machines. Repeat the options of the input and the vectors in every run: they
+    depend on the number of workers and machines. _SUCCESS appears there when all are there. Files that are new in the
+    input are added. Repeat the options of the input and the vectors in every run: they
     belong to the plan. --on-error and the options of the execution may change.
     """
     check_able(workers, ray)
@@ -123,7 +127,7 @@ def embed_many(
     columns.check()
     if not folder.has(PLAN_FILE):
         Vectors(path, choice).encoder.close()  # options that the bundle refuses leave no plan
-    job = plan_job(folder, "embed", path, choice.shown(), inputs, columns, say, warn)
+    job = plan_job(folder, "embed", path, choice.shown(), inputs, columns, say, warn, force_version)
     everything = range(len(job.shards))
     if plan_only:
         records = job.starts[-1]
@@ -135,6 +139,9 @@ def embed_many(
     there = finished(job, folder, mine)
     todo = [number for number in mine if number not in there]
     work = Work(job=job, bundle=str(path), out=folder.address, vectors=choice, record_errors=on_error == "record")
+    folder.delete_abandoned()
+    if missing := set(map(shard_name, everything)) - folder.names():
+        take_mark_away(folder, missing)
     if there:
         say(f"there already: {counted(len(there), 'shard')}; left: {len(todo):,}")
     do_items("embedded", work, todo, workers, ray)
@@ -143,6 +150,8 @@ def embed_many(
     if gone := [shard_name(number) for number in mine if number not in shards_done]:
         raise WhitenError(f"{folder.place(gone[0])}: was removed during this run; run the same command again")
     wrong = write_errors(folder, shards_done) if whole else 0
+    if whole:
+        mark_done(job, folder, shards_done)
     rows = sum(record.rows for record in shards_done.values())
     truncated = sum(record.truncated for record in shards_done.values())
     if wrong:

@@ -25,7 +25,8 @@ from whiten_runtime.ort.session import SessionOptions, providers_for
 from whiten_scale.commands import check_able, do_items, sharing_options
 from whiten_scale.fitting import merge_ranges, range_name
 from whiten_scale.places import Folder
-from whiten_scale.plan import PLAN_FILE, plan_job
+from whiten_scale.plan import PLAN_FILE
+from whiten_scale.planner import plan_job
 from whiten_scale.readers import ColumnChoice
 from whiten_scale.workers import Work
 from whiten_whitening.measures import average_cosine, iso_score
@@ -67,6 +68,7 @@ def fit(
     workers: int | None,
     share: slice,
     ray: str | None,
+    force_version: bool,
     out: Path,
     as_json: bool,
 ) -> None:
@@ -90,7 +92,7 @@ def fit(
     check_file_place(out, "another --out")
     path = locate_bundle(bundle)
     if in_shards:
-        _fit_shards(path.absolute(), corpus, column, out, workers, share, ray, as_json)
+        _fit_shards(path.absolute(), corpus, column, out, workers, share, ray, force_version, as_json)
         return
     options = SessionOptions(providers_for())
     statistics = fit_statistics(path, Corpus(corpus, column, max_sentences), out, options, ConsoleReporter())
@@ -105,11 +107,12 @@ def _fit_shards(
     workers: int | None,
     share: slice,
     ray: str | None,
+    force_version: bool,
     as_json: bool,
 ) -> None:
     """Fit ranges of shards, as far as they are not there, and merge them in their order once all are there."""
     parts = out.absolute().with_name(f"{out.name}.parts")
-    job = plan_job(Folder(str(parts)), "fit", bundle, {}, inputs, ColumnChoice(column), say, warn)
+    job = plan_job(Folder(str(parts)), "fit", bundle, {}, inputs, ColumnChoice(column), say, warn, force_version)
     work = Work(job=job, bundle=str(bundle), out=str(parts))
     everything = range(work.items)
     mine = everything[share]

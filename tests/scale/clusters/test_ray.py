@@ -144,6 +144,37 @@ def test_a_wrong_row_is_told_in_one_line(cluster: Cluster, tiny_bundle: Path, tm
     assert "Traceback" not in done.stderr
 
 
+STAGE = """
+import json, sys
+import ray
+from whiten.integrations.ray import Embed
+
+address, bundle, out = sys.argv[1:]
+ray.init(address, log_to_driver=False)
+dataset = ray.data.from_items([{"id": number, "text": f"Text number {number}."} for number in range(300)])
+options = {"normalize_embeddings": True}
+dataset = dataset.repartition(6).map_batches(
+    Embed, fn_constructor_args=(bundle,), fn_constructor_kwargs=options, concurrency=2, num_cpus=1
+)
+dataset.write_parquet(out)
+"""
+
+
+def test_a_stage_of_ray_data(cluster: Cluster, tiny: Encoder, tiny_bundle: Path, tmp_path: Path) -> None:
+    import subprocess
+
+    import pyarrow.parquet
+
+    pytest.importorskip("pandas", reason="needs the extra test-all")
+    command = [sys.executable, "-c", STAGE, cluster.address, str(tiny_bundle), str(tmp_path / "out")]
+    done = subprocess.run(command, env=cluster.env, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    table = pyarrow.parquet.read_table(tmp_path / "out").sort_by("id")
+    assert table["id"].to_pylist() == list(range(300))
+    wanted = tiny.encode(table["text"].to_pylist(), normalize_embeddings=True)
+    np.testing.assert_allclose(np.stack(table["embedding"].to_numpy()), wanted, atol=1e-5)
+
+
 SERVED = """
 import json, sys, urllib.request
 import ray

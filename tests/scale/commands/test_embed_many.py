@@ -130,7 +130,7 @@ def test_a_shard_that_is_removed_during_the_run(
         error = refused(*arguments, code=1)
     assert f"{out}/part-000003.parquet" in error
     ok(*arguments)
-    assert len(contents(out)) == 11
+    assert len(contents(out)) == 13
 
 
 @pytest.mark.usefixtures("in_process")
@@ -447,4 +447,4 @@ def test_files_do_not_depend_on_the_number_of_workers(tiny_bundle: Path, filled:
     assert [(one["rows"], one["shards"], one["blank"]) for one in found] == [(400, 10, 99)] * 3
     first, second, third = (contents(tmp_path / name) for name in ("1", "2", "3"))
     assert first == second == third
-    assert sorted(first)[:2] == ["_plan.json", "part-000000.parquet"]
+    assert sorted(first)[:4] == ["_SUCCESS", "_manifest.json", "_plan.json", "part-000000.parquet"]

@@ -26,7 +26,7 @@ def once(tiny_bundle: Path, filled: Path, tmp_path_factory: pytest.TempPathFacto
     """Statistics that one worker has fitted."""
     out = tmp_path_factory.mktemp("fit") / "one"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("whiten_scale.plan.PER_SHARD", 32)
+        patch.setattr("whiten_scale.planner.PER_SHARD", 32)
         ok("fit", tiny_bundle, "--corpus", filled, "--out", out, "--workers", 1)
     return out
 
