@@ -15,6 +15,9 @@ _COPY = "/_rows-"
 
 _TEXT = "whiten.text"
 
+_ID = 3
+"""Place of the ids in the tables of `read_pieces`: behind text, file and row."""
+
 
 def is_copy(name: str) -> bool:
     """Return whether a file of a plan is a copy of rows."""
@@ -38,11 +41,12 @@ def copy_new_rows(job: Job, changed: Sequence[CutFile], entries: Iterable[Entry]
     An id that no file has any more is refused: its vector would stay.
     """
     pyarrow, parquet = import_parquet()
-    compute, id_column = pyarrow.compute, job.choice.id
+    from pyarrow import compute
+
     known, name = _known_ids(job, changed[0].file.name, folder), f"{_COPY}{job.extensions + 1:04d}.parquet"
 
     def fresh(chunk: Chunk) -> Any:
-        return chunk.table.filter(compute.invert(compute.is_in(chunk.table.column(id_column), value_set=known)))
+        return chunk.table.filter(compute.invert(compute.is_in(chunk.table.column(_ID), value_set=known)))
 
     here = pyarrow.chunked_array([], known.type)
     rows = 0
@@ -50,18 +54,18 @@ def copy_new_rows(job: Job, changed: Sequence[CutFile], entries: Iterable[Entry]
         for chunk in read_pieces([cut.file], cut.pieces, job.carried):
             if chunk.wrong:
                 raise DataError(f"{chunk.wrong[0].file}: row {chunk.wrong[0].row} {chunk.wrong[0].reason}; correct it")
-            here = pyarrow.chunked_array([*here.chunks, *chunk.table.column(id_column).chunks], known.type)
+            here = pyarrow.chunked_array([*here.chunks, *chunk.table.column(_ID).chunks], known.type)
             rows += len(fresh(chunk))
     lost = known.filter(compute.invert(compute.is_in(known, value_set=here)))
     others = [entry for entry in entries if all(entry.name != cut.file.name for cut in changed)]
     for entry in others if len(lost) else []:
         cut = cut_file(entry, job.choice, job.per_shard)
         for chunk in read_pieces([cut.file], cut.pieces, job.carried):
-            lost = lost.filter(compute.invert(compute.is_in(lost, value_set=chunk.table.column(id_column))))
+            lost = lost.filter(compute.invert(compute.is_in(lost, value_set=chunk.table.column(_ID))))
     if len(lost):
         raise UsageError(
-            f"{folder.place(PLAN_FILE)}: {changed[0].file.name} was changed, and {len(lost):,} ids are gone, such as "
-            f"{lost[0].as_py()!r}; put them back, or name another --out"
+            f"{folder.place(PLAN_FILE)}: {changed[0].file.name} was changed, and lacks ids that it had: {len(lost):,}, "
+            f"such as {lost[0].as_py()!r}; put them back, or name another --out"
         )
     if not rows:
         return None

@@ -128,12 +128,12 @@ def _grow(job: Job, entries: Sequence[Entry], folder: Folder, say: Say, warn: Sa
         return job
     _check_types(job, [*added, *changed], folder)
     if changed:
+        if name := copy_new_rows(job, changed, entries, folder):
+            added.append(cut_copy(job, copy_entry(folder, name)))
         warn(
             f"{_files(len(changed))} changed, such as {changed[0].file.name}: rows with new ids are added; the others "
             "keep their vectors, whatever their texts are now"
         )
-        if name := copy_new_rows(job, changed, entries, folder):
-            added.append(cut_copy(job, copy_entry(folder, name)))
     files = (*(cut.file for cut in changed), *(cut.file for cut in added))
     pieces = _pieces(added, len(job.files) + len(changed))
     extension = Extension(files=files, shards=tuple(_shards(pieces, job.per_shard)))

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whiten import Encoder, UsageError
+from whiten import Encoder, TextError, UsageError
 from whiten.integrations.ray import Embed
 
 
@@ -17,9 +17,14 @@ def test_a_batch_gets_the_vectors_of_its_texts(tiny: Encoder, tiny_bundle: Path)
 
 
 @pytest.mark.parametrize(
-    ("batch", "message"),
-    [({"body": np.array(["a"])}, "a batch has no column 'text', only 'body'"), ({"text": np.array([1.5])}, "1.5")],
+    ("batch", "error", "message"),
+    [
+        ({"body": np.array(["a"])}, UsageError, "a batch has no column 'text', only 'body'"),
+        ({"text": np.array([1.5])}, TextError, "1.5"),
+    ],
 )
-def test_a_batch_without_texts_is_refused(batch: dict[str, np.ndarray], message: str, tiny_bundle: Path) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_a_batch_without_texts_is_refused(
+    batch: dict[str, np.ndarray], error: type[Exception], message: str, tiny_bundle: Path
+) -> None:
+    with pytest.raises(error, match=message):
         Embed(tiny_bundle)(batch)

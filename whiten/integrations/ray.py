@@ -34,7 +34,8 @@ class Embed:
             batch: columns by name, as arrays of numpy.
 
         Raises:
-            UsageError: there is no such column, or a value of it is no text.
+            UsageError: there is no such column.
+            TextError: a value of it is no text.
         """
         if self._column not in batch:
             raise UsageError(f"a batch has no column {self._column!r}, only {', '.join(map(repr, batch))}")

@@ -67,7 +67,13 @@ def test_output_is_that_of_a_disk(
     changed = (filled / "c.tsv").read_bytes().replace(b"t205\t", b"t206\t")
     copy(env, f"pipe_file('bucket/in/c.tsv', {changed!r})")
     done = running(in_shards(EMBED, 64), *arguments, env=env)
-    assert (done.returncode, "(c.tsv: " in done.stderr) == (2, True)
+    assert (done.returncode, "'t205'" in done.stderr) == (2, True), done.stderr
+    grown = (filled / "c.tsv").read_bytes() + b"\r\nnew\ta new text\ttalk"
+    copy(env, f"pipe_file('bucket/in/c.tsv', {grown!r})")
+    done = running(in_shards(EMBED, 64), *arguments, env=env)
+    assert json.loads(done.stdout)["rows"] == 401, done.stderr
+    copy(env, f"get('bucket/out/', '{tmp_path}/grown/', recursive=True)")
+    assert {path.name for path in (tmp_path / "grown").iterdir()} >= {"_SUCCESS", "_rows-0001", "_plan-0001.json"}
 
 
 def test_one_line_where_the_store_refuses(env: dict[str, str], tiny_bundle: Path, filled: Path) -> None:
