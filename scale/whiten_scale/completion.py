@@ -36,23 +36,26 @@ class OutputManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 def take_mark_away(out: Folder, missing: Collection[str] = ()) -> None:
     """Delete the mark of a job that goes on, and forget the hashes of shards that are not there."""
-    out.delete(MARK_FILE)
+    if out.has(MARK_FILE):
+        out.delete(MARK_FILE)
     known = _read_manifest(out)
     if not known.keys().isdisjoint(missing):
         _write_manifest(out, {name: file for name, file in known.items() if name not in missing})
 
 
-def mark_done(job: Job, out: Folder, records: Mapping[int, ShardRecord]) -> None:
+def mark_done(job: Job, out: Folder, records: Mapping[int, ShardRecord], made: Collection[int]) -> None:
     """Write the manifest and the mark of a job whose shards are all there, unless it has grown meanwhile.
 
-    Files that an earlier manifest lists are not read again.
+    Files that an earlier manifest lists are not read again, but for those of the shards that were made now.
     """
+    if not _is_whole(job, out):
+        return
     known, sizes = _read_manifest(out), out.sizes()
 
     def describe(number: int) -> ShardFile:
         name, key = shard_name(number), records[number].key
         before = known.get(name)
-        if before is not None and (before.key, before.bytes) == (key, sizes[name]):
+        if before is not None and number not in made and (before.key, before.bytes) == (key, sizes[name]):
             return before
         digest = hashlib.sha256()
         with opened(out.place(name)) as file:
@@ -62,9 +65,15 @@ def mark_done(job: Job, out: Folder, records: Mapping[int, ShardRecord]) -> None
 
     files = map_in_threads(describe, range(len(job.shards)), READERS, "whiten-manifest")
     content = _write_manifest(out, {file.file: file for file in files})
+    out.write(MARK_FILE, f"{hashlib.sha256(content).hexdigest()}  {MANIFEST_FILE}\n".encode())
+    if not _is_whole(job, out):
+        out.delete(MARK_FILE)
+
+
+def _is_whole(job: Job, out: Folder) -> bool:
+    """Return whether a job is all that its plan holds now."""
     now = read_job(out)
-    if now is not None and now.key == job.key:
-        out.write(MARK_FILE, f"{hashlib.sha256(content).hexdigest()}  {MANIFEST_FILE}\n".encode())
+    return now is not None and now.key == job.key
 
 
 def _read_manifest(out: Folder) -> dict[str, ShardFile]:

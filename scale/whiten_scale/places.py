@@ -213,11 +213,15 @@ class Folder:
         """Return the bytes of the files in it by name; none if it does not exist."""
         with reaching(self.url):
             self._system.invalidate_cache()
-            try:
-                infos = self._system.ls(self._path, detail=True)
-            except FileNotFoundError:
-                return {}
-        return {str(info["name"]).rstrip("/").rpartition("/")[2]: int(info["size"] or 0) for info in infos}
+            sizes = dict[str, int]()
+            with suppress(FileNotFoundError):
+                if self._local is None:
+                    infos = self._system.ls(self._path, detail=True)
+                    return {str(info["name"]).rstrip("/").rpartition("/")[2]: int(info["size"] or 0) for info in infos}
+                for path in self._local.iterdir():
+                    with suppress(FileNotFoundError):  # a hidden file that another process has just renamed
+                        sizes[path.name] = path.stat().st_size
+            return sizes
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file; None if there is none."""
@@ -248,6 +252,7 @@ class Folder:
             return
         place = Path(tempfile.gettempdir())
         with hidden_file(place / _UPLOAD, _OTHER_TEMPORARY, named=place) as (file, _):
+            Path(file.name).chmod(0o600)
             yield file
             with written_as(place, _OTHER_TEMPORARY):
                 file.flush()

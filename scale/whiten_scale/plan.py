@@ -7,6 +7,7 @@ was planned once stays as it is, and so do its shards.
 import hashlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from importlib.metadata import version
 from itertools import accumulate, count
 from typing import Any, Literal, TypeVar
 
@@ -14,10 +15,17 @@ import msgspec
 
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.rows import import_parquet
+from whiten_runtime.ort.session import import_onnxruntime
 from whiten_scale.places import Folder
 from whiten_scale.readers import ColumnChoice, InputFile, Piece
 
 PLAN_FILE = "_plan.json"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what computes vectors."""
+    return {"whiten": version("whiten"), "onnxruntime": import_onnxruntime().__version__}
+
 
 READERS = 8
 """Files that are read at once: most of the time is waited for a store."""

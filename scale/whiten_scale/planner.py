@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib.metadata import version
 from itertools import filterfalse, pairwise
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -11,16 +10,16 @@ import msgspec
 
 from whiten_runtime.bundle.manifest import bundle_hash
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.files.rows import choose_column, endings, import_parquet, kind_of
+from whiten_runtime.files.rows import choose_column, endings, import_parquet, is_string, kind_of
 from whiten_runtime.inference.batching import WINDOW
 from whiten_runtime.ort.process import map_in_threads
-from whiten_runtime.ort.session import import_onnxruntime
 from whiten_scale.columns import common_type
 from whiten_scale.completion import take_mark_away
 from whiten_scale.copies import copy_entry, copy_new_rows, cut_copy, is_copy
 from whiten_scale.places import Entry, Folder, find
-from whiten_scale.plan import PLAN_FILE, READERS, Extension, Job, extension_name, read_job
+from whiten_scale.plan import PLAN_FILE, READERS, Extension, Job, extension_name, read_job, versions
 from whiten_scale.readers import ColumnChoice, CutFile, Piece, cut_file
+from whiten_scale.shard import shard_name
 
 PER_SHARD = 100_000
 """Texts of a shard, at most: some minutes of one core with a small model, 150 MB of 384 float32 numbers."""
@@ -41,6 +40,7 @@ def plan_job(
     say: Say,
     warn: Say,
     force_version: bool = False,
+    record_errors: bool = False,
 ) -> Job:
     """Return the job that the plan of a folder holds, grown by new files; or make it and write it there, once.
 
@@ -61,7 +61,7 @@ def plan_job(
             job = make_job(common, entries, choice, fewer)
         folder.create(PLAN_FILE, msgspec.json.encode(job) + b"\n")
         written = read_job(folder)  # another process may have planned meanwhile
-        if written is None or written.key == job.key:
+        if written is None or (written.key, written.versions) == (job.key, job.versions):
             return job
     before, now = (
         {"task": job_task, "bundle": sha256, **msgspec.structs.asdict(columns), **named}
@@ -78,12 +78,7 @@ def plan_job(
             f"{_shown(versions())}, which may give other last bits; install what it was begun with, or go on with "
             "--force-version"
         )
-    return _grow(msgspec.structs.replace(written, bundle=bundle.name), entries, folder, say, warn)
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what computes vectors."""
-    return {"whiten": version("whiten"), "onnxruntime": import_onnxruntime().__version__}
+    return _grow(msgspec.structs.replace(written, bundle=bundle.name), entries, folder, say, warn, record_errors)
 
 
 def _shown(numbers: Mapping[str, str]) -> str:
@@ -106,7 +101,7 @@ def _refuse(folder: Folder, difference: str) -> NoReturn:
     raise UsageError(f"{folder.place(PLAN_FILE)}: is of another job ({difference}); name another --out")
 
 
-def _grow(job: Job, entries: Sequence[Entry], folder: Folder, say: Say, warn: Say) -> Job:
+def _grow(job: Job, entries: Sequence[Entry], folder: Folder, say: Say, warn: Say, record_errors: bool) -> Job:
     """Return a job with its files as they are now; new ones are planned, and written once.
 
     Of a file that was rewritten, in a job with ids, the rows with new ids are copied into the folder, and planned.
@@ -118,7 +113,7 @@ def _grow(job: Job, entries: Sequence[Entry], folder: Folder, say: Say, warn: Sa
         _refuse(folder, f"{gone[0]} is gone")
     added = [cut for cut in cuts if cut.file.name not in job.by_name]
     changed = [cut for cut in cuts if cut.file.anywhere() != job.by_name.get(cut.file.name, cut.file).anywhere()]
-    if changed and (job.choice.id is None or is_copy(changed[0].file.name)):
+    if changed and (job.choice.id is None or any(is_copy(cut.file.name) for cut in changed)):
         _refuse(folder, f"{changed[0].file.name} was changed")
     if added and job.task == "fit":
         _refuse(folder, f"{added[0].file.name} is new")
@@ -127,23 +122,41 @@ def _grow(job: Job, entries: Sequence[Entry], folder: Folder, say: Say, warn: Sa
     if not added and not changed:
         return job
     _check_types(job, [*added, *changed], folder)
+    if changed and (left := _left(job, folder)):
+        if names := sorted(left & {cut.file.name for cut in changed}):
+            raise UsageError(
+                f"{folder.place(PLAN_FILE)}: {names[0]} was changed before the job was done; put it back, and run the "
+                "job to its end first"
+            )
+        warn(f"{changed[0].file.name} has changed: run the same command once more, when this job is done")
+        return job
+    read = added
     if changed:
-        if name := copy_new_rows(job, changed, entries, folder):
-            added.append(cut_copy(job, copy_entry(folder, name)))
+        copied = copy_new_rows(job, [*changed, *added], folder, record_errors)
+        read = [] if copied is None else [cut_copy(job, copy_entry(folder, copied))]
         warn(
             f"{_files(len(changed))} changed, such as {changed[0].file.name}: rows with new ids are added; the others "
             "keep their vectors, whatever their texts are now"
         )
-    files = (*(cut.file for cut in changed), *(cut.file for cut in added))
-    pieces = _pieces(added, len(job.files) + len(changed))
-    extension = Extension(files=files, shards=tuple(_shards(pieces, job.per_shard)))
-    say(f"the job grows by {sum(piece.records for piece in pieces):,} records of {_files(len(added))}")
+    files = [cut.file for cut in (*changed, *added)]
+    pieces = _pieces(read, len(job.files) + (len(files) if changed else 0))
+    files += [cut.file for cut in read] if changed else []
+    extension = Extension(files=tuple(files), shards=tuple(_shards(pieces, job.per_shard)))
+    say(f"the job grows by {sum(piece.records for piece in pieces):,} records")
     take_mark_away(folder)
     folder.create(extension_name(job.extensions + 1), msgspec.json.encode(extension) + b"\n")
+    take_mark_away(folder)  # which another process may have written meanwhile
     grown, written = job.extended(extension), read_job(folder)
     if written is None or written.key != grown.key:
-        _refuse(folder, "another process let it grow by other files at the same time")
+        raise UsageError(f"{folder.place(PLAN_FILE)}: another process let the job grow; run the same command again")
     return grown
+
+
+def _left(job: Job, folder: Folder) -> set[str]:
+    """Return the names of the files of which shards are not there yet."""
+    names = folder.names()
+    left = [shard for number, shard in enumerate(job.shards) if shard_name(number) not in names]
+    return {job.files[piece.file].name for shard in left for piece in shard}
 
 
 def _cut(job: Job, entry: Entry) -> CutFile:
@@ -161,8 +174,14 @@ def _check_types(job: Job, cuts: Iterable[CutFile], folder: Folder) -> None:
             if column.name in cut.absent and len(cut.pieces):
                 choose_column(column.name, cut.absent[column.name], cut.file.url)
             kind = cut.carried.field(place).type
-            if common_type((column.type, kind)) != column.type:
+            if common_type((column.type, kind)) != column.type and not (_is_text(column.type) and _is_text(kind)):
                 _refuse(folder, f"'{column.name}' is {column.type} there, and {kind} in '{cut.file.name}'")
+
+
+def _is_text(kind: Any) -> bool:
+    """Return whether a type is one of strings, or of a dictionary of them."""
+    pyarrow, _ = import_parquet()
+    return is_string(kind.value_type if pyarrow.types.is_dictionary(kind) else kind)
 
 
 def texts_per_shard(records: int) -> int:

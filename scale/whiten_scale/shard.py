@@ -15,7 +15,7 @@ from whiten_runtime.files.vectors import KEY, SPACE_KEY, VectorMetadata
 from whiten_runtime.opened_bundle import encode_options
 from whiten_runtime.ort.process import map_in_threads
 from whiten_scale.places import Folder, opened
-from whiten_scale.plan import READERS, Job
+from whiten_scale.plan import READERS, Job, read_job
 from whiten_scale.readers import WrongRow, read_pieces
 from whiten_whitening.codes import Coder
 
@@ -259,7 +259,8 @@ def check_mine(record: ShardRecord | None, job: Job, number: int, out: Folder) -
 def finished(job: Job, out: Folder, numbers: Iterable[int]) -> dict[int, ShardRecord]:
     """Return the descriptions of those shards whose files are there, by number; files of others are refused."""
     names = out.names()
-    known = {shard_name(number) for number in range(len(job.shards))}
+    now = read_job(out) or job  # which has more shards where another process let it grow meanwhile
+    known = {shard_name(number) for number in range(max(len(job.shards), len(now.shards)))}
     if strange := sorted(name for name in names - known if name.endswith(".parquet") and not name.startswith(".")):
         raise UsageError(f"{out.place(strange[0])}: is not part of this job; move it away, or name another --out")
 

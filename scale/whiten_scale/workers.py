@@ -22,7 +22,7 @@ from whiten_runtime.ort.process import unwind_on_sigterm
 from whiten_runtime.ort.session import silence_log
 from whiten_scale.fitting import RangeFitter, ranges_of
 from whiten_scale.places import Folder
-from whiten_scale.plan import Job
+from whiten_scale.plan import Job, versions
 from whiten_scale.shard import VectorChoice, Vectors, embed_shard
 
 ATTEMPTS = 4
@@ -47,6 +47,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """Holds what a process needs in order to do any item of a job."""
 
     job: Job
+    versions: dict[str, str] = msgspec.field(default_factory=versions)  # where the command runs
     bundle: str  # its directory
     out: str  # directory of the output: of shards, or of ranges
     vectors: VectorChoice | None = None  # None for a fit
@@ -73,6 +74,8 @@ def open_once(content: bytes) -> Do:
     else:
         vectors, out = Vectors(bundle, work.vectors), Folder(work.out)
         do = partial(embed_shard, vectors, job, out=out, record_errors=work.record_errors)
+    if (here := versions()) != work.versions:
+        raise UsageError(f"a node has other versions ({here}) than the command ({work.versions}); install the same")
     if bundle_hash(bundle) != job.bundle_sha256:
         raise UsageError(f"{bundle}: is not the bundle that the job began with; put that back, or name another --out")
     return do

@@ -580,3 +580,123 @@ def test_b3_another_version_goes_on_if_it_is_forced(tiny_bundle: Path, source: P
         done = process(*command, "--force-version")
         assert done.returncode == 0, done.stderr
     check_refused(process(*command), "99.7", "--force-version")
+
+
+def test_b3_rows_that_move_into_a_new_file_are_not_embedded_again(tiny_bundle: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    write_file(source / "a.jsonl", ["1", "2"])
+    write_file(source / "z.jsonl", ["8", "9"])
+    ok(*options(tiny_bundle, source, out))
+    write_file(source / "a.jsonl", ["1", "3", "9"])
+    write_file(source / "b.csv", ["2", "4"])
+    os.utime(source / "z.jsonl", (1e9, 1e9))
+    ok(*options(tiny_bundle, source, out))
+    assert sorted(rows(out)["id"].to_pylist()) == ["1", "2", "3", "4", "8", "9"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        (pyarrow.int64(), None),
+        (pyarrow.dictionary(pyarrow.int32(), pyarrow.string()), None),
+        (pyarrow.timestamp("us", "UTC"), None),
+        (pyarrow.uuid(), "cannot be compared"),
+    ],
+    ids=str,
+)
+def test_b3_ids_of_other_types(tiny_bundle: Path, tmp_path: Path, kind: Any, error: str | None) -> None:
+    path, out = tmp_path / "table.parquet", tmp_path / "out"
+    for count in (3, 5):
+        values: list[Any] = list(range(count))
+        if kind == pyarrow.uuid():
+            values = [bytes([number]) * 16 for number in values]
+        elif pyarrow.types.is_dictionary(kind):
+            values = list(map(str, values))
+        texts = [text_of(str(number)) for number in range(count)]
+        pyarrow.parquet.write_table(pyarrow.table({"id": pyarrow.array(values, kind), "text": texts}), path)
+        result = invoke(whiten, *options(tiny_bundle, path, out))
+        if error is not None and count == 5:
+            check_refused(result, error)
+        else:
+            assert result.exit_code == 0, result.stderr
+            assert len(rows(out)) == count
+
+
+@pytest.mark.parametrize("first", [pyarrow.string(), pyarrow.large_string()], ids=str)
+@pytest.mark.parametrize(
+    "then", [pyarrow.string(), pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())], ids=str
+)
+def test_b3_all_types_of_strings_are_one(tiny_bundle: Path, tmp_path: Path, first: Any, then: Any) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for number, kind in enumerate((first, then)):
+        table = pyarrow.table({"id": pyarrow.array([str(number)], kind), "text": ["a text"]})
+        pyarrow.parquet.write_table(table, source / f"{number}.parquet")
+        ok(*options(tiny_bundle, source, out))
+    assert rows(out)["id"].to_pylist() == ["0", "1"]
+
+
+def test_b3_columns_with_the_names_of_ours(tiny_bundle: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "table.jsonl", tmp_path / "out"
+    command = ("embed-many", tiny_bundle, "--input", source, "--out", out, "--column", "text", "--id", "whiten.text")
+    for count in (2, 3):
+        lines = (json.dumps({"whiten.text": f"{number}", "text": f"text {number}"}) for number in range(count))
+        source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        ok(*command, "--keep", "text")
+    assert rows(out)["whiten.text"].to_pylist() == ["0", "1", "2"]
+
+
+def test_b3_wrong_rows_of_a_table_that_is_rewritten(tiny_bundle: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "table.jsonl", tmp_path / "out"
+    lines = ['{"id": "a", "text": "a text"}', '{"id": "b", "text": null}']
+    path.write_text("\n".join(lines), "utf-8")
+    ok(*options(tiny_bundle, path, out, "--on-error", "record"))
+    path.write_text("\n".join([*lines, '{"id": "c", "text": "another"}']), "utf-8")
+    check_refused(invoke(whiten, *options(tiny_bundle, path, out)), "row 2", "null")
+    ok(*options(tiny_bundle, path, out, "--on-error", "record"))
+    assert rows(out)["id"].to_pylist() == ["a", "c"]
+
+
+def test_b3_a_table_that_grows_before_its_new_rows_are_done(tiny_bundle: Path, table: tuple[Path, Path]) -> None:
+    path, out = table
+    write_file(path, ids_of("t", 25))
+    ok(*options(tiny_bundle, path, out, "--plan-only"))
+    write_file(path, ids_of("t", 30))
+    result = invoke(whiten, *options(tiny_bundle, path, out))
+    assert result.exit_code == 0, result.stderr
+    assert "run the same command once more" in result.stderr
+    assert len(rows(out)) == 25
+    ok(*options(tiny_bundle, path, out))
+    assert rows(out)["id"].to_pylist() == ids_of("t", 30)
+
+
+def test_b3_a_machine_that_began_before_the_job_grew(
+    tiny_bundle: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another machine adds a file, and finishes, while this one works."""
+    from whiten_scale.commands import embed_many
+
+    out, grown = tmp_path / "out", Path(shutil.copytree(source, tmp_path / "in"))
+    ok(*options(tiny_bundle, source, out, "--plan-only"))
+    do_items = embed_many.do_items
+
+    def meanwhile(*arguments: Any) -> None:
+        monkeypatch.setattr(embed_many, "do_items", do_items)
+        write_file(grown / "d.jsonl", ["new"])
+        ok(*options(tiny_bundle, grown, out))
+        do_items(*arguments)
+
+    monkeypatch.setattr(embed_many, "do_items", meanwhile)
+    ok(*options(tiny_bundle, source, out, "--workers", 1))
+    assert (out / MARK).exists()
+    assert json.loads((out / "_manifest.json").read_bytes())["rows"] == len(rows(out)) == 3 * ROWS + 1
+
+
+def test_b2_a_plan_takes_the_mark_of_a_job_that_lacks_a_shard_away(
+    undisturbed: Path, tiny_bundle: Path, source: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(undisturbed, tmp_path / "out"))
+    shards(out)[0].unlink()
+    ok(*options(tiny_bundle, source, out, "--plan-only"))
+    assert not (out / MARK).exists()

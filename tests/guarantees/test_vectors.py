@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
@@ -463,6 +463,7 @@ def test_v4_the_covariance_of_fitted_vectors_is_the_identity(
 ) -> None:
     generator = np.random.default_rng(seed)
     mixing = generator.normal(size=(width, width)) + np.eye(width) * 3
+    assume(np.linalg.cond(mixing) < 1000)  # float64 loses the square of it
     scales = 10.0 ** (scale + generator.uniform(-spread, spread, size=width))
     vectors = (generator.normal(size=(60 * width + 40, width)) @ mixing + generator.normal(size=width)) * scales
     white = Whitening(method).fit_transform(vectors)

@@ -127,8 +127,12 @@ def embed_many(
     columns.check()
     if not folder.has(PLAN_FILE):
         Vectors(path, choice).encoder.close()  # options that the bundle refuses leave no plan
-    job = plan_job(folder, "embed", path, choice.shown(), inputs, columns, say, warn, force_version)
+    job = plan_job(
+        folder, "embed", path, choice.shown(), inputs, columns, say, warn, force_version, on_error == "record"
+    )
     everything = range(len(job.shards))
+    if missing := set(map(shard_name, everything)) - folder.names():
+        take_mark_away(folder, missing)
     if plan_only:
         records = job.starts[-1]
         say(f"planned {counted(records, 'record')} in {counted(len(everything), 'shard')}: {folder.place(PLAN_FILE)}")
@@ -140,8 +144,6 @@ def embed_many(
     todo = [number for number in mine if number not in there]
     work = Work(job=job, bundle=str(path), out=folder.address, vectors=choice, record_errors=on_error == "record")
     folder.delete_abandoned()
-    if missing := set(map(shard_name, everything)) - folder.names():
-        take_mark_away(folder, missing)
     if there:
         say(f"there already: {counted(len(there), 'shard')}; left: {len(todo):,}")
     do_items("embedded", work, todo, workers, ray)
@@ -151,7 +153,7 @@ def embed_many(
         raise WhitenError(f"{folder.place(gone[0])}: was removed during this run; run the same command again")
     wrong = write_errors(folder, shards_done) if whole else 0
     if whole:
-        mark_done(job, folder, shards_done)
+        mark_done(job, folder, shards_done, todo)
     rows = sum(record.rows for record in shards_done.values())
     truncated = sum(record.truncated for record in shards_done.values())
     if wrong:

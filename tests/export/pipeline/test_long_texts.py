@@ -68,12 +68,14 @@ def with_broken_blocks(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[Nodes, Window, ir.Value], tuple[Window, ir.Value]]
 ) -> None:
     """Break attention in texts of more than 512 tokens, and nothing else."""
-    scan = attention._scan
+    block = attention._block
 
-    def broken(graph: Any, nodes: Nodes, operands: Any, window: Window, row: ir.Value) -> ir.Value:
-        return scan(graph, nodes, operands, *change(nodes, window, row))
+    def broken(operands: Any, nodes: Nodes, row: ir.Value, *rest: Any) -> ir.Value:
+        window, row = change(nodes, operands.attention.window, row)
+        changed = dataclasses.replace(operands.attention, window=window)
+        return block(dataclasses.replace(operands, attention=changed), nodes, row, *rest)
 
-    monkeypatch.setattr(attention, "_scan", broken)
+    monkeypatch.setattr(attention, "_block", broken)
 
 
 def narrower(nodes: Nodes, window: Window, padding: ir.Value) -> tuple[Window, ir.Value]:
