@@ -129,6 +129,20 @@ def test_masks_that_are_wrong_in_long_texts_are_refused(
     assert not (tmp_path / "bundle").exists()
 
 
+def test_another_scale_in_long_texts_without_padding_is_refused(
+    long_checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = attention._fused_block
+
+    def broken(original: Any, *rest: Any) -> ir.Value:
+        return block(dataclasses.replace(original, scale=original.scale * 2), *rest)
+
+    monkeypatch.setattr(attention, "ALONE_TOKENS", LENGTH - 1)  # so that the text of maximum length is such a one
+    monkeypatch.setattr(attention, "_fused_block", broken)
+    with pytest.raises(ParityError, match="no bundle was written"):
+        export(long_checkpoint("bert"), tmp_path / "bundle")
+
+
 def with_other_positions(monkeypatch: pytest.MonkeyPatch, change: Callable[[np.ndarray], None]) -> None:
     """Change the rows of a graph's table of positions."""
     from whiten_export import export as pipeline
