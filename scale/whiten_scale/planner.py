@@ -142,7 +142,7 @@ def _grow(job: Job, entries: Sequence[Entry], folder: Folder, say: Say, warn: Sa
     pieces = _pieces(read, len(job.files) + (len(files) if changed else 0))
     files += [cut.file for cut in read] if changed else []
     extension = Extension(files=tuple(files), shards=tuple(_shards(pieces, job.per_shard)))
-    say(f"the job grows by {sum(piece.records for piece in pieces):,} records")
+    say(f"records that the job grows by: {sum(piece.records for piece in pieces):,}")
     take_mark_away(folder)
     folder.create(extension_name(job.extensions + 1), msgspec.json.encode(extension) + b"\n")
     take_mark_away(folder)  # which another process may have written meanwhile

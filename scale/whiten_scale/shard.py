@@ -250,7 +250,7 @@ def read_record(out: Folder, name: str) -> ShardRecord | None:
 
 def check_mine(record: ShardRecord | None, job: Job, number: int, out: Folder) -> ShardRecord:
     """Return the description of a shard's file, if it is of this job."""
-    if record is None or (record.key, record.shard) != (job.shard_key(number), number):
+    if record is None or record.key != job.shard_key(number):
         what = "is no shard that whiten has written" if record is None else "is a shard of another job"
         raise UsageError(f"{out.place(shard_name(number))}: {what}; move it away, or name another --out")
     return record

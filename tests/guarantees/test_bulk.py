@@ -468,13 +468,15 @@ def sha256(path: Path) -> str:
 def test_b2_a_shard_that_is_made_again_is_hashed_again(
     undisturbed: Path, tiny_bundle: Path, source: Path, tmp_path: Path
 ) -> None:
-    """Its bytes are other ones, as on another processor; their number is the same."""
+    """Its bytes are other ones, as on another processor; their number is the same. Two machines make one each."""
     out = Path(shutil.copytree(undisturbed, tmp_path / "out"))
     manifest = json.loads((out / "_manifest.json").read_bytes())
-    manifest["shards"][0]["sha256"] = "0" * 64
+    for number in (1, 0):
+        manifest["shards"][number]["sha256"] = "0" * 64
+        shards(out)[number].unlink()
     (out / "_manifest.json").write_text(json.dumps(manifest), "utf-8")
-    shards(out)[0].unlink()
-    ok(*options(tiny_bundle, source, out))
+    for share in ("1/2", "2/2"):
+        ok(*options(tiny_bundle, source, out, "--share", share))
     assert contents(out) == contents(undisturbed)
 
 
