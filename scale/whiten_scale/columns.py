@@ -128,6 +128,17 @@ def common_type(types: Iterable[Any]) -> Any:
         return None
 
 
+def holds(kind: Any, other: Any) -> bool:
+    """Return whether a type of pyarrow holds all values of another one; of strings, each holds those of all others."""
+    return common_type((kind, other)) == kind or (_is_text(kind) and _is_text(other))
+
+
+def _is_text(kind: Any) -> bool:
+    """Return whether a type is one of strings, or of a dictionary of them."""
+    pyarrow, _ = import_parquet()
+    return is_string(kind.value_type if pyarrow.types.is_dictionary(kind) else kind)
+
+
 def cast_column(values: Any, column: Any) -> tuple[Any, dict[int, WrongRowError]]:
     """Return a column of a Parquet file in the type of all files, and what is wrong with its values, by place.
 

@@ -10,10 +10,10 @@ import msgspec
 
 from whiten_runtime.bundle.manifest import bundle_hash
 from whiten_runtime.errors import DataError, UsageError
-from whiten_runtime.files.rows import choose_column, endings, import_parquet, is_string, kind_of
+from whiten_runtime.files.rows import choose_column, endings, import_parquet, kind_of
 from whiten_runtime.inference.batching import WINDOW
 from whiten_runtime.ort.process import map_in_threads
-from whiten_scale.columns import common_type
+from whiten_scale.columns import common_type, holds
 from whiten_scale.completion import take_mark_away
 from whiten_scale.copies import copy_entry, copy_new_rows, cut_copy, is_copy
 from whiten_scale.places import Entry, Folder, find
@@ -52,7 +52,8 @@ def plan_job(
     entries, others = list_inputs(inputs, folder)
     if others:
         warn(f"{len(others)} files of other kinds are left out: {', '.join(others[:3])}{', ...' if others[3:] else ''}")
-    common = {"bundle_sha256": bundle_hash(bundle), "options": options, "versions": versions()}
+    bundle_sha256, here = bundle_hash(bundle), versions()
+    common: dict[str, Any] = {"bundle_sha256": bundle_sha256, "options": options, "versions": here}
     if written is None:
         say(f"planning {_files(len(entries))}")
         common |= {"task": task, "bundle": bundle.name}
@@ -63,19 +64,14 @@ def plan_job(
         written = read_job(folder)  # another process may have planned meanwhile
         if written is None or (written.key, written.versions) == (job.key, job.versions):
             return job
-    before, now = (
-        {"task": job_task, "bundle": sha256, **msgspec.structs.asdict(columns), **named}
-        for job_task, sha256, columns, named in (
-            (written.task, written.bundle_sha256, written.choice, written.options),
-            (task, common["bundle_sha256"], choice, options),
-        )
-    )
+    before = _settings(written.task, written.bundle_sha256, written.choice, written.options)
+    now = _settings(task, bundle_sha256, choice, options)
     if differences := list(_differences(before, now)):
         _refuse(folder, "; ".join(differences[:5]))
-    if written.versions != common["versions"] and not force_version:
+    if written.versions != here and not force_version:
         raise UsageError(
             f"{folder.place(PLAN_FILE)}: was begun with {_shown(written.versions)}, and here is "
-            f"{_shown(versions())}, which may give other last bits; install what it was begun with, or go on with "
+            f"{_shown(here)}, which may give other last bits; install what it was begun with, or go on with "
             "--force-version"
         )
     return _grow(msgspec.structs.replace(written, bundle=bundle.name), entries, folder, say, warn, record_errors)
@@ -87,6 +83,11 @@ def _shown(numbers: Mapping[str, str]) -> str:
 
 def _files(number: int) -> str:
     return f"{number:,} file{'' if number == 1 else 's'}"
+
+
+def _settings(task: str, bundle: str, choice: ColumnChoice, options: Mapping[str, str]) -> dict[str, Any]:
+    """Return what belongs to a job besides its files, by the names of the options."""
+    return {"task": task, "bundle": bundle, **msgspec.structs.asdict(choice), **options}
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -130,19 +131,23 @@ def _grow(job: Job, entries: Sequence[Entry], folder: Folder, say: Say, warn: Sa
             )
         warn(f"{changed[0].file.name} has changed: run the same command once more, when this job is done")
         return job
-    read = added
+    files = [cut.file for cut in (*changed, *added)]
     if changed:
         copied = copy_new_rows(job, [*changed, *added], folder, record_errors)
-        read = [] if copied is None else [cut_copy(job, copy_entry(folder, copied))]
+        added = [] if copied is None else [cut_copy(job, copy_entry(folder, copied))]
+        files += [cut.file for cut in added]
         warn(
             f"{_files(len(changed))} changed, such as {changed[0].file.name}: rows with new ids are added; the others "
             "keep their vectors, whatever their texts are now"
         )
-    files = [cut.file for cut in (*changed, *added)]
-    pieces = _pieces(read, len(job.files) + (len(files) if changed else 0))
-    files += [cut.file for cut in read] if changed else []
-    extension = Extension(files=tuple(files), shards=tuple(_shards(pieces, job.per_shard)))
+    # what is read comes last
+    pieces = _pieces(added, len(job.files) + len(files) - len(added))
     say(f"records that the job grows by: {sum(piece.records for piece in pieces):,}")
+    return _extend(job, Extension(files=tuple(files), shards=tuple(_shards(pieces, job.per_shard))), folder)
+
+
+def _extend(job: Job, extension: Extension, folder: Folder) -> Job:
+    """Write an extension of a job's plan, once, and return the job with it."""
     take_mark_away(folder)
     folder.create(extension_name(job.extensions + 1), msgspec.json.encode(extension) + b"\n")
     take_mark_away(folder)  # which another process may have written meanwhile
@@ -174,14 +179,8 @@ def _check_types(job: Job, cuts: Iterable[CutFile], folder: Folder) -> None:
             if column.name in cut.absent and len(cut.pieces):
                 choose_column(column.name, cut.absent[column.name], cut.file.url)
             kind = cut.carried.field(place).type
-            if common_type((column.type, kind)) != column.type and not (_is_text(column.type) and _is_text(kind)):
+            if not holds(column.type, kind):
                 _refuse(folder, f"'{column.name}' is {column.type} there, and {kind} in '{cut.file.name}'")
-
-
-def _is_text(kind: Any) -> bool:
-    """Return whether a type is one of strings, or of a dictionary of them."""
-    pyarrow, _ = import_parquet()
-    return is_string(kind.value_type if pyarrow.types.is_dictionary(kind) else kind)
 
 
 def texts_per_shard(records: int) -> int:

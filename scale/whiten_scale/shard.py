@@ -134,7 +134,6 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Finished shard, in the metadata of its file."""
 
     key: str  # `Job.shard_key`
-    shard: int
     records: int  # that it was made of
     rows: int  # of the file
     blank: int  # records that are blank lines of .jsonl, .csv and .tsv files
@@ -145,6 +144,10 @@ class ShardRecord(msgspec.Struct, frozen=True, kw_only=True):
 def shard_name(number: int) -> str:
     """Return the name of a shard's file."""
     return f"part-{number:06d}.parquet"
+
+
+def _shard_names(job: Job) -> set[str]:
+    return set(map(shard_name, range(len(job.shards))))
 
 
 def embed_shard(vectors: Vectors, job: Job, number: int, out: Folder, record_errors: bool = False) -> None:
@@ -184,7 +187,6 @@ def embed_shard(vectors: Vectors, job: Job, number: int, out: Folder, record_err
                 truncated += cut
             record = ShardRecord(
                 key=job.shard_key(number),
-                shard=number,
                 records=records,
                 rows=rows,
                 blank=records - rows - len(wrong),
@@ -259,10 +261,11 @@ def check_mine(record: ShardRecord | None, job: Job, number: int, out: Folder) -
 def finished(job: Job, out: Folder, numbers: Iterable[int]) -> dict[int, ShardRecord]:
     """Return the descriptions of those shards whose files are there, by number; files of others are refused."""
     names = out.names()
-    now = read_job(out) or job  # which has more shards where another process let it grow meanwhile
-    known = {shard_name(number) for number in range(max(len(job.shards), len(now.shards)))}
-    if strange := sorted(name for name in names - known if name.endswith(".parquet") and not name.startswith(".")):
-        raise UsageError(f"{out.place(strange[0])}: is not part of this job; move it away, or name another --out")
+    strange = {name for name in names if name.endswith(".parquet") and not name.startswith(".")} - _shard_names(job)
+    if strange:
+        strange -= _shard_names(read_job(out) or job)  # another process may have let the job grow meanwhile
+    if strange:
+        raise UsageError(f"{out.place(min(strange))}: is not part of this job; move it away, or name another --out")
 
     def read(number: int) -> tuple[int, ShardRecord]:
         return number, check_mine(read_record(out, shard_name(number)), job, number, out)
