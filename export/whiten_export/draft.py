@@ -144,6 +144,7 @@ def draft_manifest(recipe: Recipe, source: TokenModel, name: str, report: Report
         precision=recipe.precision,
         target=recipe.target,
     )
+    source.check_choice(manifest)
     if left := _left_out(recipe, source, manifest):
         report.stage(f"left out, as made for the model's own layer and pooling: {', '.join(left)}")
     job = None

