@@ -45,6 +45,16 @@ def bert_on_my_corpus(folder: Path, hub: Path) -> None:
     write_table(folder / "later.csv", "body", everyday(300, 1))
 
 
+def whiteningbert(folder: Path, hub: Path) -> None:
+    """Write files as the authors' repository has them, and a small random BERT of twelve layers in the hub's cache."""
+    from support.checkpoints import save_checkpoint
+    from support.sts import write_paper_layout
+    from whiten_evaluation.sts import SUBSETS
+
+    save_checkpoint("bert", make_snapshot(hub, "google-bert/bert-base-uncased"), num_hidden_layers=12, widened=2)
+    write_paper_layout(folder / "sts" / "examples" / "datasets" / "stsbenchmark", tuple(SUBSETS), 60)
+
+
 def published_model(folder: Path, hub: Path) -> None:
     """Write texts, and a small random folder laid out as BGE's in the hub's cache."""
     from support.published import save_published
@@ -220,6 +230,7 @@ PAGES: Mapping[str, Page] = {
     "howto/rag": Page(bundles=("minilm",)),
     "howto/smaller-vectors": Page(codes),
     "howto/vectors-differ": Page(published_model),
+    "howto/whiteningbert": Page(whiteningbert),
     "howto/windows-and-macos": Page(bundles=("minilm",)),
 }
 """By the page's name; the readers of other pages need nothing but the bundle of the README, or have it made."""

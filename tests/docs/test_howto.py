@@ -23,6 +23,7 @@ import pytest
 
 from support.corpus import sentences
 from support.forking import Programs
+from support.hidden import hide_torch
 from support.once import once, shared_folder
 from support.ports import free_port
 from whiten import Encoder
@@ -38,7 +39,6 @@ NO_REGISTRY = re.compile(r"npm (?:error|ERR!) (?:code )?(?:ENOTFOUND|EAI_AGAIN|E
 
 
 ELSEWHERE: Mapping[str, str] = {
-    "README": "builds the web site, as tests/docs/test_site.py",
     "concepts/proof": "the command of the start page",
     "edge": "tests/edge, tests/examples",
     "evaluation": "commands of other pages, on data of their reader",
@@ -55,11 +55,17 @@ ELSEWHERE: Mapping[str, str] = {
 """Pages whose commands are not run as they are written, and where they are tested or why they are not."""
 
 
+WITHOUT_TORCH = ("start",)
+"""Pages whose readers have no PyTorch, and see what whiten prints then."""
+
 RUN = ("bash", "python")
 SECONDS = 600.0
 """Time after which the commands of one guide have failed."""
 
-_FENCE = re.compile(r"^(?:\*Not run here: (.+?)\.\*\n\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"^(?:(?:\*Not run here: |<!-- not run: )([^\n]+?)(?:\.\*| -->)\n\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+"""The reason why a block is not run stands before it: for readers, where it says how far the block can be trusted."""
 _FIGURE = re.compile(r"\b[0-9a-f]{16,64}\b|-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?: (?:B|kB|MB|GB)\b)?")
 """Hashes, figures and sizes, which may differ from those in a guide."""
 
@@ -219,6 +225,9 @@ def test_commands_work_as_they_are_written(
     fences = fences_of((ROOT / "docs" / f"{name}.md").read_text("utf-8"))
     commands = on_free_ports([without_installation(fence) for fence in commands_of(fences)])
     variables = environment(home) | {"PATH": f"{programs.path}{os.pathsep}{PATH}"}
+    if name in WITHOUT_TORCH:
+        variables["PATH"] = PATH
+        variables["PYTHONPATH"] = f"{hide_torch(tmp_path)}{os.pathsep}{variables['PYTHONPATH']}"
     code, printed = run_fences(commands, folder, tmp_path / "shell", variables)
     if code and NO_REGISTRY.search(printed[-1]):
         pytest.skip("npm's registry is out of reach")
@@ -269,9 +278,9 @@ def test_the_first_snippets_are_the_readmes(language: str) -> None:
     assert first_snippet("docs/start.md", language) == first_snippet("README.md", language)
 
 
-def test_the_home_page_leads_to_every_page_of_the_documentation() -> None:
-    home = (ROOT / "docs" / "README.md").read_text("utf-8")
-    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - {"README.md"}
+def test_the_readme_leads_to_every_page_of_the_documentation() -> None:
+    home = (ROOT / "README.md").read_text("utf-8")
+    pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")} - {"docs/releasing.md"}
     assert sorted(page for page in pages if f"]({page})" not in home) == []
 
 
@@ -294,9 +303,15 @@ def test_the_commands_of_the_readme_run_as_they_are_written(tmp_path: Path, mini
         on_free_ports([replace(set_up, content=export), quick_start, server]),
         folder,
         tmp_path / "shell",
-        {"COLUMNS": "100", "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"},
+        {
+            "COLUMNS": "100",
+            "HF_HUB_CACHE": str(tmp_path / "hub"),
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": str(hide_torch(tmp_path)),
+        },
     )
     assert code == 0, printed
+    assert "(recorded)" in printed[0]
     assert "bundles/minilm" in printed[0]
     assert '"object":"embedding"' in printed[2]
     shown = next(fence for fence in fences_of((ROOT / "README.md").read_text("utf-8")) if fence.language == "text")

@@ -8,14 +8,22 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
-pytest.importorskip("mkdocs", reason="needs the extra test-all")
-
 ROOT = Path(__file__).parents[2]
 
 
+def test_the_tabs_are_the_rows_of_the_map_in_the_readme() -> None:
+    table = (ROOT / "README.md").read_text("utf-8").partition("## Documentation\n")[2].partition("\n\n*")[0]
+    rows = re.findall(r"^\| (\w[^|]*) \| (.+) \|$", table, re.MULTILINE)
+    nav = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2].partition("  - Benchmarks:")[0]
+    tabs = re.findall(r"^  - (.+):\n((?:      - .+\n)+)", nav, re.MULTILINE)
+    assert [(name, re.findall(r"\]\(([^)]+)\)", links)) for name, links in rows] == [
+        (name, re.findall(r"- (.+)$", pages, re.MULTILINE)) for name, pages in tabs
+    ]
+
+
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="needs the extra test-all")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path)]
     given = os.environ | {"NO_MKDOCS_2_WARNING": "1"}  # mkdocs-material's notice about its successor
     done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)

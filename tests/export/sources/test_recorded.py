@@ -1,8 +1,10 @@
 """Test exports without PyTorch: they write the bytes that an export with PyTorch writes, or say what to install."""
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -15,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from support.checkpoints import change_json
 from support.cli import python
+from support.hidden import hide_torch
 from support.hub import make_snapshot
 from support.real_weights import real_weights
 from whiten import Encoder
@@ -28,28 +31,19 @@ from whiten_models.catalogue import catalogue, recording_folder
 from whiten_runtime.bundle.parity import GATES, compare
 from whiten_runtime.errors import WhitenError
 
-WITHOUT_TORCH = """
-import importlib.metadata, sys
+Export = Callable[..., "subprocess.CompletedProcess[str]"]
 
-def version(name, usual=importlib.metadata.version):
-    if name in ("torch", "transformers", "sentence-transformers", "onnxscript"):
-        raise importlib.metadata.PackageNotFoundError(name)
-    return usual(name)
-
-importlib.metadata.version = version
-for name in ("torch", "transformers", "sentence_transformers", "onnxscript", "pyarrow", "pandas", "scipy", "sklearn"):
-    sys.modules[name] = None
-from whiten_export.commands.export import main
-main()
-"""
-"""A process of the extra `quickstart`: `whiten-export`, and no package that the extra does not bring."""
+EXPORT = "from whiten_export.commands.export import main\nmain()"
 
 MEASURED = {"README.md", "whiten.json"}
 """Files that name the program that computed what was compared."""
 
 
-def export_without_torch(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    return python(WITHOUT_TORCH, *arguments)
+@pytest.fixture
+def export_without_torch(tmp_path: Path) -> Export:
+    """Return a function that runs `whiten-export` with some arguments."""
+    path = os.pathsep.join([str(hide_torch(tmp_path)), *sys.path])
+    return lambda *arguments: python(EXPORT, *arguments, env=os.environ | {"PYTHONPATH": path})
 
 
 def check_equal(ours: Path, theirs: Path) -> None:
@@ -92,7 +86,9 @@ def skip_other_versions(name: str) -> None:
     ],
     ids=" ".join,
 )
-def test_bundle_has_the_bytes_of_an_export_with_torch(options: Sequence[str], tmp_path: Path) -> None:
+def test_bundle_has_the_bytes_of_an_export_with_torch(
+    options: Sequence[str], export_without_torch: Export, tmp_path: Path
+) -> None:
     skip_other_versions("minilm")
     done = export_without_torch("minilm", *options, "--out", tmp_path / "recorded")
     assert done.returncode == 0, done.stderr
@@ -105,7 +101,9 @@ def test_bundle_has_the_bytes_of_an_export_with_torch(options: Sequence[str], tm
 
 
 @pytest.mark.slow
-def test_mpnet_from_the_cache_of_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_mpnet_from_the_cache_of_the_hub(
+    monkeypatch: pytest.MonkeyPatch, export_without_torch: Export, tmp_path: Path
+) -> None:
     skip_other_versions("all-mpnet")
     shutil.copytree(
         real_weights("all-mpnet-base-v2"), make_snapshot(tmp_path, "sentence-transformers/all-mpnet-base-v2")
@@ -114,8 +112,7 @@ def test_mpnet_from_the_cache_of_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     done = export_without_torch("all-mpnet", "--out", tmp_path / "recorded")
     assert done.returncode == 0, done.stderr
-    program = "from whiten_export.commands.export import main\nmain()"
-    assert python(program, "all-mpnet", "--out", tmp_path / "torch").returncode == 0
+    assert python(EXPORT, "all-mpnet", "--out", tmp_path / "torch").returncode == 0
     check_equal(tmp_path / "recorded", tmp_path / "torch")
     with Encoder(tmp_path / "recorded") as encoder:
         assert GATES["fp32"].passes(encoder.verify())
@@ -124,7 +121,9 @@ def test_mpnet_from_the_cache_of_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_pa
 @pytest.mark.parametrize(
     "options", [("--layers", "0,1"), ("--pooling", "cls"), ("--max-length", "128"), ("--layers", "6,5")], ids=" ".join
 )
-def test_other_choices_say_what_to_install(options: tuple[str, str], tmp_path: Path) -> None:
+def test_other_choices_say_what_to_install(
+    options: tuple[str, str], export_without_torch: Export, tmp_path: Path
+) -> None:
     done = export_without_torch("minilm", *options, "--out", tmp_path / "b")
     assert done.returncode == 1
     assert "layer 6, pooling mean, max-length 256; install torch" in done.stderr
@@ -132,7 +131,9 @@ def test_other_choices_say_what_to_install(options: tuple[str, str], tmp_path: P
     assert not (tmp_path / "b").exists()
 
 
-def test_other_models_say_what_to_install(minilm_checkpoint: Path, tmp_path: Path) -> None:
+def test_other_models_say_what_to_install(
+    minilm_checkpoint: Path, export_without_torch: Export, tmp_path: Path
+) -> None:
     """A folder is not the catalogue's model, though its files may be."""
     done = export_without_torch(minilm_checkpoint, "--out", tmp_path / "b")
     assert done.returncode == 1

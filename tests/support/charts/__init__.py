@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from support.charts import bundle, lengths, search, shutdown, speed, terminal
+from support.charts import bundle, lengths, search, shutdown, speed
 
 ROOT = Path(__file__).parents[3]
 IMAGES = ROOT / "docs" / "images"
@@ -19,5 +19,4 @@ def pictures() -> Mapping[str, str]:
         "layers.svg": search.by_layer(retrieval),
         "lengths.svg": lengths.draw((ROOT / "benchmarks" / "long_texts" / "table.md").read_text("utf-8")),
         "shutdown.svg": shutdown.draw(),
-        "terminal.svg": terminal.draw((ROOT / "docs" / "start.md").read_text("utf-8")),
     }

@@ -1,16 +1,17 @@
 """Draw texts a second of each engine, from the table of engines."""
 
 import re
+from collections.abc import Mapping
 
 from support.charts.svg import bar, label, picture
 
 ENGINES = {
-    "whiten-int8": "whiten, int8",
-    "openvino-int8": "OpenVINO, int8",
-    "ctranslate2-int8": "CTranslate2, int8",
-    "openvino-bf16": "OpenVINO, bfloat16",
+    "whiten-int8": "whiten",
+    "openvino-int8": "OpenVINO",
+    "ctranslate2-int8": "CTranslate2",
+    "openvino-bf16": "OpenVINO",
     "whiten-fp32": "whiten",
-    "st-onnx-int8": "sentence-transformers, onnxruntime, int8",
+    "st-onnx-int8": "sentence-transformers, onnxruntime",
     "ctranslate2-fp32": "CTranslate2",
     "openvino-fp32": "OpenVINO",
     "st-onnx": "sentence-transformers, onnxruntime",
@@ -19,7 +20,7 @@ ENGINES = {
 }
 """Names of the engines in the chart by those in the table."""
 
-_WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 740, 300, 205, 24, 40
+_WIDTH, _LEFT, _RIGHT, _ROW, _TOP, _GAP = 740, 290, 205, 24, 40, 10
 
 
 def speeds(table: str) -> dict[str, float]:
@@ -37,18 +38,30 @@ def worst_cosines(table: str) -> dict[str, str]:
 
 
 def draw(table: str) -> str:
-    """Return the chart of a table as SVG, the fastest engine first."""
-    worst = worst_cosines(table)
-    figures = sorted(speeds(table).items(), key=lambda row: -row[1])
+    """Return the chart of a table as SVG, by precision, the fastest engine of each first."""
+    worst, figures = worst_cosines(table), speeds(table)
+    largest = max(figures.values())
     title = "Short texts a second: all-MiniLM-L6-v2, 2 threads of an AMD EPYC"
-    elements = [label(16, 25, title, "title")]
-    for number, (name, speed) in enumerate(figures):
-        y = _TOP + _ROW * number
-        length = (_WIDTH - _LEFT - _RIGHT) * speed / figures[0][1]
-        exactness = f" (worst cosine {worst[name]})" if name.endswith("int8") else ""
-        elements += [
-            label(_LEFT - 8, y + 14, ENGINES[name], anchor="end"),
-            bar(_LEFT, y + 2, length, 16, "own" if name.startswith("whiten") else "other"),
-            label(round(_LEFT + length + 6), y + 14, f"{speed:,.0f}{exactness}"),
-        ]
-    return picture(title, _WIDTH, _TOP + _ROW * len(figures) + 14, elements)
+    elements, y = [label(16, 25, title, "title")], _TOP
+    for precision, names in _by_precision(figures).items():
+        elements.append(label(16, y + 14, precision, "small faint"))
+        for name in names:
+            length = (_WIDTH - _LEFT - _RIGHT) * figures[name] / largest
+            exactness = "" if precision == "float32" else f" (worst cosine {worst[name]})"
+            elements += [
+                label(_LEFT - 8, y + 14, ENGINES[name], anchor="end"),
+                bar(_LEFT, y + 2, length, 16, "own" if name.startswith("whiten") else "other"),
+                label(round(_LEFT + length + 6), y + 14, f"{figures[name]:,.0f}{exactness}"),
+            ]
+            y += _ROW
+        y += _GAP
+    return picture(title, _WIDTH, y + 14 - _GAP, elements)
+
+
+def _by_precision(figures: Mapping[str, float]) -> dict[str, list[str]]:
+    """Return the engines of each precision, the fastest first."""
+    groups: dict[str, list[str]] = {"int8": [], "bfloat16": [], "float32": []}
+    for name in sorted(figures, key=lambda name: -figures[name]):
+        precision = next((each for each in ("int8", "bf16") if name.endswith(each)), "fp32")
+        groups[{"int8": "int8", "bf16": "bfloat16", "fp32": "float32"}[precision]].append(name)
+    return {precision: names for precision, names in groups.items() if names}
