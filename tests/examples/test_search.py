@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,6 @@ from support.corpus import sentences
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "search.md"
 QUERY = sentences(400)[123]
 HIT = re.compile(r"^  (-?\d\.\d{3})  (.+)$", re.MULTILINE)
 
@@ -45,10 +43,3 @@ def test_a_sentence_finds_itself_in_stores_of_both_types(
     with pytest.raises(AssertionError, match=r"exists; move it away, or name another --folder"):
         run_example(example, tiny_bundle, "--texts", corpus_file, "--folder", tmp_path, QUERY)
     assert {path.read_bytes() for path in tmp_path.iterdir()} == {b"mine"}
-
-
-def test_rankings_are_fused_as_the_page_says() -> None:
-    names: dict[str, Any] = {}
-    exec(PAGE.read_text("utf-8").rpartition("```python\n")[2].partition("```")[0], names)
-    assert names["fuse"](["a", "b", "c"], ["c", "a", "d"]) == ["a", "c", "b", "d"]
-    assert names["fuse"]([7, 8], [], [8]) == [8, 7]
