@@ -2,7 +2,7 @@
 
 Needs one environment with torch and onnxruntime-gpu for the same CUDA: pip install -c constraints.txt -e
 '.[test-gpu]'. Checks first that all engines give PyTorch's float32 vectors, then measures all in turn, round after
-round, and writes table.md and figures.json beside this file, with the card's name. `--device cpu --out DIR` tries this
+round, and writes table.md beside this file, with the card's name. `--device cpu --out DIR` tries this
 script where there is no GPU; its figures mean nothing.
 """
 
@@ -173,8 +173,7 @@ def main() -> None:
     for model in arguments.models.split(","):
         with tempfile.TemporaryDirectory() as folder:
             results["models"][model] = measure(model, sentences, arguments, Path(folder))
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "figures.json").write_text(json.dumps(results, indent=1) + "\n")
+    arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "table.md").write_text(table(results))
 
 

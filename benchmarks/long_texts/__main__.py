@@ -1,7 +1,7 @@
 """Time one text of up to 8,192 tokens, and the memory of it: `python -m benchmarks.long_texts --texts FILE`.
 
 Compares whiten with PyTorch's scaled-dot-product attention on networks of random weights, and with what is named and
-installed of OpenVINO, llama.cpp, and the ONNX backend of sentence-transformers. That backend needs transformers < 4.58,
+installed of OpenVINO and the ONNX backend of sentence-transformers. That backend needs transformers < 4.58,
 and so an environment and a command of its own. Each figure is from a process of its own. Writes table.md, or
 table-cuda.md with `--device cuda`.
 """

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.long_texts import llama
-
 Encode = Callable[[str], NDArray[np.float32]]
 OPENVINO_GRAPH = "openvino.xml"
 ONNX_BACKEND = "sentence-transformers-ONNX"
@@ -161,10 +159,5 @@ ENGINES = {
     "PyTorch": Engine((), load_pytorch),
     "OpenVINO": Engine(("openvino",), load_openvino, export_openvino),
     ONNX_BACKEND: Engine(("sentence_transformers", "optimum", "onnxruntime"), load_onnx_backend, export_onnx_backend),
-    "llama.cpp": Engine(
-        ("llama_cpp", "gguf"),
-        lambda job: llama.load(job.folder, job.longest),
-        lambda job: llama.export(job.folder),
-    ),
 }
 """Engines by the first word of their row."""

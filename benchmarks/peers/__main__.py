@@ -1,8 +1,7 @@
 """Compare whiten with other engines on a CPU: `python -m benchmarks.peers --texts FILE`, with nothing else running.
 
 Makes a virtual environment for each peer, lets each prepare what it loads, then runs all engines in turn, each in a
-process of its own, round after round. Prints a table of medians, and keeps all figures in figures.json by the name of
-the machine; `--table` prints the tables of all machines.
+process of its own, round after round, and prints a table of medians.
 """
 
 import argparse
@@ -27,7 +26,6 @@ from whiten_runtime.ort.processor import available_cpus
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CACHE = Path.home() / ".cache" / "whiten-benchmarks"
-FIGURES = HERE / "figures.json"
 
 TORCH = "torch==2.13.0"
 ENVIRONMENTS = {
@@ -132,9 +130,9 @@ def table(place: str, model: str, figures: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, keep the figures, and print the tables."""
+    """Measure, and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
-    parser.add_argument("--texts", help="sentences: one a line, or .csv, .tsv, .jsonl, .parquet")
+    parser.add_argument("--texts", required=True, help="sentences: one a line, or .csv, .tsv, .jsonl, .parquet")
     parser.add_argument("--column")
     parser.add_argument("--models", default="minilm,bert-base", help="these, or directories written by save_pretrained")
     parser.add_argument("--engines", help="those whose names begin so, separated by commas; default all", default="")
@@ -143,24 +141,14 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=512, help="length to which every engine cuts its texts")
     parser.add_argument("--share", type=float, default=1, help="share of the texts; less than 1 for a trial")
     parser.add_argument("--under", default="", help="command to run engines under, such as one that hides instructions")
-    parser.add_argument("--place", default=machine(), help="name of the machine in the tables")
-    parser.add_argument("--table", action="store_true", help="print the tables that are there, and measure nothing")
     options = parser.parse_args()
-    kept: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
-    if not options.table:
-        if options.texts is None:
-            parser.error("--texts is missing: a file of sentences")
-        sentences = list(dict.fromkeys(read_texts(options.texts, options.column)))
-        chosen = tuple(options.engines.split(","))
-        for model in options.models.split(","):
-            engines = [name for name in ENGINES if name == "whiten-fp32" or name.startswith(chosen)]
-            if model != "minilm":
-                engines = [name for name in engines if "layer0" not in name and "fastembed" not in name]
-            kept.setdefault(options.place, {})[Path(model).name] = compare(model, engines, sentences, options)
-            FIGURES.write_text(json.dumps(kept, indent=1) + "\n")
-    for place, models in kept.items():
-        for model, figures in models.items():
-            print(table(place, model, figures))
+    sentences = list(dict.fromkeys(read_texts(options.texts, options.column)))
+    chosen = tuple(options.engines.split(","))
+    for model in options.models.split(","):
+        engines = [name for name in ENGINES if name == "whiten-fp32" or name.startswith(chosen)]
+        if model != "minilm":
+            engines = [name for name in engines if "layer0" not in name and "fastembed" not in name]
+        print(table(machine(), Path(model).name, compare(model, engines, sentences, options)), flush=True)
 
 
 if __name__ == "__main__":

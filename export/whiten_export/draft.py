@@ -144,7 +144,8 @@ def draft_manifest(recipe: Recipe, source: TokenModel, name: str, report: Report
         precision=recipe.precision,
         target=recipe.target,
     )
-    source.check_choice(manifest)
+    assert manifest.pooling is not None
+    source.check_choice(manifest.layers, manifest.pooling, length)
     if left := _left_out(recipe, source, manifest):
         report.stage(f"left out, as made for the model's own layer and pooling: {', '.join(left)}")
     job = None

@@ -17,6 +17,9 @@ from whiten_runtime.reporter import Reporter
 _BASE = 600_000_000
 """Memory of a process that has imported PyTorch, transformers and onnxruntime, and of what a small network takes."""
 
+_BASE_RECORDED = 250_000_000
+"""The same without PyTorch and transformers, for models that were recorded; their weights are all read."""
+
 _TOKEN_BYTES, _PIECE_BYTES = 800, 2800
 """Memory of the tokenizers of an export, of which two are in memory at the peak, for each token; the second of
 Unigram's pieces, which are in a trie."""
@@ -138,12 +141,13 @@ def memory_bytes(counts: WeightCounts, source: TokenModel, manifest: Manifest) -
     if not manifest.source.num_hidden_layers:
         return _BASE + round(_TABLE_SHARE * 4 * counts.loaded)
     stored = source.client_config.get("dtype", source.client_config.get("torch_dtype"))
-    wide = stored in ("float16", "bfloat16")
+    recorded = bool(source.versions)
+    wide = recorded or stored in ("float16", "bfloat16")
     weights = counts.loaded if wide else _in_products(counts.exported, source, manifest)
     token = _PIECE_BYTES if '"type":"Unigram"' in source.tokenizer.json else _TOKEN_BYTES
     length = manifest.max_seq_length
     text = _TEXT_BYTES * manifest.source.hidden_size * length + _SCORE_BYTES * counts.score_heads * length**2
-    return _BASE + 4 * weights + token * source.vocab_size + text
+    return (_BASE_RECORDED if recorded else _BASE) + 4 * weights + token * source.vocab_size + text
 
 
 def _in_products(weights: int, source: TokenModel, manifest: Manifest) -> int:

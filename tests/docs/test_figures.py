@@ -11,19 +11,14 @@ Cells may be combined: `a ÷ b`, `a minus b`, and `a times 0.001` for another un
 """
 
 import csv
-import json
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from benchmarks.peers.__main__ import table
-
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("figures.tsv")
-PEERS = ROOT / "benchmarks" / "peers"
-FIGURES = json.loads((PEERS / "figures.json").read_text("utf-8"))
 NUMBER = re.compile(r"(?<![\w.,])-?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:e-?\d+)?(?![\d.]*\w)")
 BRACES = re.compile(r"\{([^}]*)\}")
 
@@ -110,10 +105,3 @@ def test_each_figure_is_its_cell(page: str) -> None:
             measured = computed(source, cell)
             difference = abs(abs(value(figure)) - abs(measured))
             assert difference <= half_a_unit(figure) * 1.001, f"{figure} in {entry.words!r}: {cell} is {measured}"
-
-
-@pytest.mark.parametrize(
-    ("place", "model", "figures"), [(place, *row) for place, models in FIGURES.items() for row in models.items()]
-)
-def test_the_table_of_engines_has_the_medians(place: str, model: str, figures: Any) -> None:
-    assert table(place, model, figures) in (PEERS / "table.md").read_text("utf-8")

@@ -295,28 +295,9 @@ def test_m2_a_figure_is_in_the_table_beside_it(page: Path) -> None:
 
 
 TABLES = sorted({path for page in CITING for _, tables in cited(page) for path in tables if path.name == "table.md"})
-LOST = frozenset(
-    (
-        *("alignment", "budgets", "drift", "evaluation", "evaluation_cost", "fit_cost", "full_size", "half_statistics"),
-        *("int8_scales", "many_vectors", "memory", "neighbours", "parity", "precision", "scale"),
-    )
-)
-"""Folders of tables whose programs are not kept."""
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        pytest.param(
-            path,
-            marks=[pytest.mark.xfail(strict=True, raises=AssertionError, reason="issue 92")]
-            if path.parent.name in LOST
-            else [],
-            id=name_of(path),
-        )
-        for path in TABLES
-    ],
-)
+@pytest.mark.parametrize("table", TABLES, ids=name_of)
 def test_m2_a_table_can_be_made_again(table: Path) -> None:
     programs = re.findall(r"python -m ([\w.]+)", table.read_text("utf-8"))
     places = [ROOT.joinpath(*program.split(".")) for program in programs]

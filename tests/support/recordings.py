@@ -8,7 +8,7 @@ fails: the tracing, the texts of the proof, or the versions of constraints.txt c
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 from safetensors.numpy import load_file, save_file
+from torch import nn
 
 from whiten_export import draft
 from whiten_export.export import export_bundle
@@ -26,8 +27,9 @@ from whiten_export.proof.gate import Case, PublishedVectors
 from whiten_export.proof.reference import Reference
 from whiten_export.recipe import Recipe
 from whiten_export.sources import recorded
-from whiten_export.sources.checkpoint import Checkpoint, read_settings
+from whiten_export.sources.checkpoint import Checkpoint
 from whiten_export.sources.model import TokenModel
+from whiten_export.sources.network import UNUSED
 from whiten_export.sources.pytorch import PyTorchModel
 from whiten_runtime.bundle.manifest import Pooling
 
@@ -61,8 +63,8 @@ class WatchedModel(PyTorchModel):
         hidden = super().hidden_states(layers, pooling)
         self.layers_and_pooling = layers, pooling
         assert self._loaded is not None
-        self.parameters = [parameter.numpy().copy() for parameter in self._loaded.parameters()]
-        self.graph_bytes, self.weights = without_weights(hidden.model, self.checkpoint)
+        self.parameters = parameters_of(self._loaded, self.checkpoint)
+        self.graph_bytes, self.weights = without_weights(hidden.model, self.parameters)
         return hidden
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
@@ -81,11 +83,18 @@ class WatchedModel(PyTorchModel):
         return published
 
 
-def without_weights(model: ir.Model, checkpoint: Checkpoint) -> tuple[bytes, dict[str, recorded.Weight]]:
-    """Return a graph whose weights are left to the checkpoint, and the tensor of each; what is in none stays."""
+def parameters_of(network: nn.Module, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """Return the parameters that an export uses, in their order, by the names of the checkpoint's tensors."""
     tensors = {name: array for file in checkpoint.weights for name, array in load_file(file).items()}
-    known = {(array.shape, array.tobytes()): recorded.Weight(name) for name, array in tensors.items()}
-    for name, array in tensors.items():
+    names = {(array.shape, array.tobytes()): name for name, array in tensors.items()}
+    used = [parameter.numpy() for name, parameter in network.named_parameters() if not UNUSED.search(name)]
+    return {names[array.shape, array.tobytes()]: array.copy() for array in used}
+
+
+def without_weights(model: ir.Model, parameters: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, recorded.Weight]]:
+    """Return a graph without its parameters, and the tensor of each; other constants stay in it."""
+    known = {(array.shape, array.tobytes()): recorded.Weight(name) for name, array in parameters.items()}
+    for name, array in parameters.items():
         if array.ndim == 2:
             known.setdefault((array.T.shape, array.T.tobytes()), recorded.Weight(name, True))
     copied = ir.from_proto(ir.to_proto(model))
@@ -116,9 +125,6 @@ def record(name: str, folder: Path) -> None:
         manifest = export_bundle(Recipe(name), Path(temporary, name)).manifest
     (model,), source = watched, manifest.source
     layers, pooling = model.layers_and_pooling
-    tensors = {key: array for file in model.checkpoint.weights for key, array in load_file(file).items()}
-    names = {(array.shape, array.tobytes()): key for key, array in tensors.items()}
-    used = [names[array.shape, array.tobytes()] for array in model.parameters]
     recording = recorded.Recording(
         versions={program: version(program) for program in PROGRAMS},
         reference=model.reference_name,
@@ -126,14 +132,15 @@ def record(name: str, folder: Path) -> None:
         layers=layers,
         pooling=pooling,
         max_length=manifest.max_seq_length,
-        config=recorded.described_network(read_settings(model.checkpoint.directory / "config.json")),
+        settings=recorded.read_settings_of(model.checkpoint),
         tokenizer_sha256=manifest.tokenizer_sha256,
         network_sha256=str(source.network_sha256),
         former_network_sha256=str(source.former_network_sha256),
-        parameters=tuple(key for key in used if not key.startswith("pooler.")),
+        parameters=tuple(model.parameters),
         parameters_sha256=str(source.parameters_sha256),
         weights=model.weights,
-        stated_positions=model.stated_positions or 0,
+        positions=model.positions,
+        stated_positions=model.stated_positions,
         weight_counts=astuple(model.count_weights(layers)),
         client_config=json.loads(json.dumps(dict(model.client_config))),
     )
@@ -141,7 +148,7 @@ def record(name: str, folder: Path) -> None:
     text = msgspec.json.format(msgspec.json.encode(recording, order="deterministic"), indent=1)
     (folder / recorded.RECORDING_FILE).write_bytes(text + b"\n")
     (folder / recorded.GRAPH_FILE).write_bytes(model.graph_bytes)
-    rows = list(model.rows)
+    rows = sorted(model.rows)
     nothing = np.full(len(next(iter(model.by_authors.values()))), np.nan)
     arrays = {
         "ids": np.concatenate([np.asarray(ids, np.int32) for ids, _ in rows]),

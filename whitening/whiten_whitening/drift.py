@@ -26,7 +26,7 @@ LEAST_RATIO = 2
 
 _CLOSE_SHIFT, _CLOSE_RATIO = 0.05, 1.25
 """Largest mean shift, and largest factor by which the variance may differ from the expected one, up or down, of vectors
-like the corpus; `benchmarks/drift/table.md` has the measurements that they were chosen from."""
+like the corpus."""
 
 _LENGTH_ERROR = 0.01
 """Largest difference of the norms of all vectors from 1 that is taken as a sign that they were normalised.

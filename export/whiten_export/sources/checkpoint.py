@@ -5,9 +5,10 @@ these are chosen as transformers, peft and sentence-transformers choose them.
 
 """
 
+import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -107,6 +108,12 @@ def _beside(folder: Path, name: object, file: Path) -> Path:
     if not isinstance(name, str) or not is_beside(name):
         raise WhitenError(f"{file}: weights are in {name!r}, which is not a file beside it")
     return folder / name
+
+
+def hash_tensor(digest: "hashlib._Hash", shape: Sequence[int], content: Any) -> None:
+    """Add the shape and the bytes of a tensor to a hash of parameters, without its name: names differ by version."""
+    digest.update(str(tuple(shape)).encode())
+    digest.update(content)
 
 
 def tensor_names(file: Path) -> tuple[str, ...]:

@@ -129,8 +129,8 @@ class TokenModel:
         modules = self.checkpoint.authors.modules if manifest.modules and self.checkpoint.authors else ()
         return Composition(manifest.layers, manifest.pooling, manifest.layer_weights, manifest.include_prompt, modules)
 
-    def check_choice(self, manifest: Manifest) -> None:
-        """Check that the layers, the pooling and the length of a draft can be exported."""
+    def check_choice(self, layers: tuple[int, ...], pooling: Pooling, max_length: int) -> None:
+        """Check that these layers, this pooling and this length can be exported."""
 
     def graph(self, manifest: Manifest) -> ir.Model:
         """Return the graph up to the vector before whitening."""

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import dynamic_module_utils
 
-from whiten_export.sources.checkpoint import ADAPTER_CONFIG, Checkpoint, adapter_weights, read_settings
+from whiten_export.sources.checkpoint import ADAPTER_CONFIG, Checkpoint, adapter_weights, hash_tensor, read_settings
 from whiten_export.sources.checks import check_config, read_tokenizer_config, renamed_settings, rotary_kinds
 from whiten_export.sources.families import family_of
 from whiten_export.sources.own_code import code_files, names_in_network, other_version, restore_weights, way_to_code
@@ -353,10 +353,10 @@ def load_network(
 
 
 def _add_parameters(digest: "hashlib._Hash", parameters: Iterable[nn.Parameter]) -> None:
-    """Add the shapes and numbers of parameters, in the order of the network's modules: names differ by version."""
+    """Add parameters in the order of the network's modules."""
     for parameter in parameters:
-        digest.update(str(tuple(parameter.shape)).encode())
-        digest.update(memoryview(parameter.detach().reshape(-1).view(torch.uint8).numpy()))  # type: ignore[arg-type]
+        content = memoryview(parameter.detach().reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+        hash_tensor(digest, parameter.shape, content)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from whiten_export.sources.checkpoint import Checkpoint
 from whiten_export.sources.model import TokenModel
 from whiten_export.sources.own_code import code_notes
-from whiten_export.sources.recorded import RecordedModel, recording_of
+from whiten_export.sources.recorded import open_recorded
 from whiten_export.sources.tokenizer import (
     UNSET_LENGTH,
     check_tokenizer,
@@ -50,17 +50,14 @@ def open_model(
 
 
 def _open_pytorch(checkpoint: Checkpoint, trust_remote_code: bool, device: str) -> TokenModel:
-    for package in (
-        "torch",
-        "transformers",
-        "onnxscript",
-        *(("sentence-transformers",) if checkpoint.describes_vectors else ()),
-    ):
+    traced = () if checkpoint.kind == "static" else ("onnxscript",)
+    compared = ("sentence-transformers",) if checkpoint.describes_vectors else ()
+    for package in ("torch", "transformers", *traced, *compared):
         try:
             version(package)
         except PackageNotFoundError:
-            if (recording := recording_of(checkpoint)) is not None:
-                return RecordedModel(checkpoint, recording)
+            if (recorded := open_recorded(checkpoint)) is not None:
+                return recorded
             raise WhitenError(
                 f"exporting a PyTorch checkpoint needs {package}; install it {from_clone('export')}"
             ) from None

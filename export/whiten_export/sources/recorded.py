@@ -1,7 +1,8 @@
 """Export a model of the catalogue without PyTorch: its graph and its vectors were recorded with PyTorch, and are here.
 
-A recording has no weights. Those of the checkpoint are put into the graph, if they are the same to the last bit, and
-the finished bundle is compared with the recorded vectors, as an export compares it with PyTorch's.
+A recording has no weights. Those of the checkpoint are put into the graph, if its weights are the same to the last bit
+and its settings say the same, and the finished bundle is compared with the recorded vectors, as an export compares it
+with PyTorch's.
 """
 
 import hashlib
@@ -14,25 +15,44 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from whiten_export.graph.build import HiddenStates
 from whiten_export.proof.gate import Case, PublishedVectors
 from whiten_export.proof.reference import Float64Array, Reference
-from whiten_export.sources.checkpoint import Checkpoint, read_settings, source_record
+from whiten_export.sources.checkpoint import (
+    MODULES_FILE,
+    TRANSFORMER_CONFIGS,
+    Checkpoint,
+    hash_tensor,
+    read_json,
+    source_record,
+)
 from whiten_export.sources.checks import read_tokenizer_config
 from whiten_export.sources.model import TokenModel, WeightCounts, parameters_sha256
 from whiten_export.sources.onnx_encoder import file_tokenizer
 from whiten_export.sources.tokenizer import tokenizer_sha256
 from whiten_models.catalogue import recording_folder
-from whiten_runtime.bundle.manifest import Manifest, Pooling
+from whiten_runtime.bundle.manifest import Pooling
 from whiten_runtime.errors import WhitenError, from_clone
 
 RECORDING_FILE, GRAPH_FILE, VECTORS_FILE = "recording.json", "graph.onnx", "vectors.safetensors"
 """Names of the files of a recording."""
 
-_SAYS_NOTHING = ("_name_or_path", "transformers_version")
-"""Settings of a config that change nothing about its network."""
+_SETTINGS = (
+    *("config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *(MODULES_FILE, "config_sentence_transformers.json", *TRANSFORMER_CONFIGS),
+)
+"""Files of a checkpoint whose settings decide its graph, its tokens or its vectors; modules have a config.json too."""
+
+_SAYS_NOTHING = frozenset(
+    (
+        *("_name_or_path", "name_or_path", "special_tokens_map_file", "tokenizer_file"),
+        *("transformers_version", "__version__", "dtype", "torch_dtype"),
+    )
+)
+"""Settings that change nothing about an export in float32."""
 
 
 class Weight(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,61 +71,91 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[int, ...]  # hidden states that the graph computes
     pooling: Pooling  # pooling of the vectors
     max_length: int  # maximum number of tokens of a text
-    config: dict[str, Any]  # settings of the checkpoint's network
+    settings: dict[str, Any]  # settings of the checkpoint by the names of its files
     tokenizer_sha256: str  # identity of its tokenizer
     network_sha256: str
     former_network_sha256: str
     parameters: tuple[str, ...]  # tensors of the checkpoint in the order of the network's modules
     parameters_sha256: str  # SHA-256 of their shapes and numbers, and of the modules behind the pooling
-    weights: dict[str, Weight]  # tensors of the checkpoint by the initialisers of the graph
-    stated_positions: int
+    weights: dict[str, Weight]  # which of them the initialisers of the graph are
+    positions: int | None
+    stated_positions: int | None
     weight_counts: tuple[int, int, int]
     client_config: dict[str, Any]
 
 
-def described_network(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a config that say what a network computes."""
-    return {name: value for name, value in config.items() if name not in _SAYS_NOTHING}
+def read_settings_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the settings of a checkpoint by the names of its files, without those that change nothing."""
+    root = checkpoint.root or checkpoint.directory
+    steps = checkpoint.authors.steps if checkpoint.authors else ()
+    files = [root / name for name in _SETTINGS] + [step.folder / "config.json" for step in steps]
+    settings: dict[str, Any] = {}
+    for file in sorted(set(files)):
+        if file.is_file():
+            content = read_json(file)
+            if isinstance(content, dict):
+                content = {name: value for name, value in content.items() if name not in _SAYS_NOTHING}
+            settings[file.relative_to(root).as_posix()] = content
+    return settings
 
 
-def recording_of(checkpoint: Checkpoint) -> Recording | None:
-    """Return the recording of a checkpoint of the catalogue; None without one, or if its network is another one."""
+def open_recorded(checkpoint: Checkpoint) -> "RecordedModel | None":
+    """Open the recording of a checkpoint of the catalogue; return None if there is none.
+
+    Raises:
+        WhitenError: the checkpoint's settings or its tokenizer are not those of the recording.
+    """
     folder = None if checkpoint.entry is None else recording_folder(checkpoint.entry)
-    if folder is None:
+    if folder is None or any(file.suffix != ".safetensors" for file in checkpoint.weights):
         return None
-    recording = msgspec.json.decode((folder / RECORDING_FILE).read_bytes(), type=Recording)
-    config = read_settings(checkpoint.directory / "config.json")
-    return recording if described_network(config) == recording.config else None
+    return RecordedModel(checkpoint, folder)
 
 
 class RecordedModel(TokenModel):
     """Reads a checkpoint of the catalogue, and takes the rest from its recording."""
 
-    def __init__(self, checkpoint: Checkpoint, recording: Recording) -> None:
-        folder = None if checkpoint.entry is None else recording_folder(checkpoint.entry)
-        assert folder is not None
+    def __init__(self, checkpoint: Checkpoint, folder: Path) -> None:
+        recording = msgspec.json.decode((folder / RECORDING_FILE).read_bytes(), type=Recording)
         self.checkpoint, self._recording, self._folder = checkpoint, recording, folder
+        self._check_settings()
         self.tokenizer = file_tokenizer(checkpoint, read_tokenizer_config(checkpoint))
         if tokenizer_sha256(self.tokenizer.json) != recording.tokenizer_sha256:
-            raise _needs_torch(f"'{checkpoint.model}' has another tokenizer than the one that was recorded")
+            raise self._differs("tokenizer.json")
         config = recording.client_config
         count: int = config["num_hidden_layers"]
         hashes = recording.network_sha256, recording.former_network_sha256
         width: int = config["hidden_size"]
         self.record = source_record(checkpoint, config["model_type"], count, width, network_sha256=hashes)
         self.layers, self.default_layers = tuple(range(count + 1)), recording.layers
-        self.positions = self.stated_positions = recording.stated_positions
+        self.positions, self.stated_positions = recording.positions, recording.stated_positions
         self.vocab_size: int = config["vocab_size"]
         self.client_config = config
         self.versions = recording.versions
 
-    def check_choice(self, manifest: Manifest) -> None:
-        """Check that the recording has the layers, the pooling and the length of a draft."""
-        recording, choice = self._recording, (manifest.layers, manifest.pooling, manifest.max_seq_length)
+    def _check_settings(self) -> None:
+        """Check that the checkpoint's files say what those of the recording said."""
+        ours, recorded = read_settings_of(self.checkpoint), self._recording.settings
+        for file in sorted(ours.keys() | recorded.keys()):
+            here, there = ours.get(file, {}), recorded.get(file, {})
+            if here != there:
+                several = isinstance(here, dict) and isinstance(there, dict)
+                names = (
+                    [name for name in sorted({*here, *there}) if here.get(name) != there.get(name)] if several else []
+                )
+                raise self._differs(f"{file} ({', '.join(names)})" if names else file)
+        if self.checkpoint.authors is not None and self.checkpoint.authors.left_out:
+            raise self._differs("list of modules")
+
+    def _differs(self, what: str) -> WhitenError:
+        return _needs_torch(f"'{self.checkpoint.model}' has another {what} than the one that was recorded for exports")
+
+    def check_choice(self, layers: tuple[int, ...], pooling: Pooling, max_length: int) -> None:
+        """Check that the recording has the layers, the pooling and the length of an export."""
+        recording, choice = self._recording, (layers, pooling, max_length)
         if choice != (recording.layers, recording.pooling, recording.max_length):
-            layers = ", ".join(map(str, recording.layers))
+            layer = ", ".join(map(str, recording.layers))
             raise _needs_torch(
-                f"without torch, '{self.checkpoint.model}' can be exported only as it was recorded: layer {layers}, "
+                f"without PyTorch, '{self.checkpoint.model}' can be exported only as it was recorded: layer {layer}, "
                 f"pooling {recording.pooling}, max-length {recording.max_length}"
             )
 
@@ -115,12 +165,12 @@ class RecordedModel(TokenModel):
 
     def hidden_states(self, layers: tuple[int, ...], pooling: Pooling) -> HiddenStates:
         """Return the recorded graph with the weights of the checkpoint."""
-        recording = self._recording
-        tensors = {name: array for file in self.checkpoint.weights for name, array in load_file(file).items()}
-        authors = self.checkpoint.authors
+        recording, authors = self._recording, self.checkpoint.authors
+        self.check_choice(layers, pooling, recording.max_length)
+        tensors = _load(self.checkpoint.weights)
         sha256 = parameters_sha256(tensors_sha256(tensors, recording.parameters), authors.modules if authors else ())
         if sha256 != recording.parameters_sha256:
-            raise _needs_torch(f"'{self.checkpoint.model}' has other weights than those that were recorded")
+            raise self._differs("set of weights")
         self.record = msgspec.structs.replace(self.record, parameters_sha256=sha256)
         model = ir.load(self._folder / GRAPH_FILE)
         for name, weight in recording.weights.items():
@@ -131,6 +181,7 @@ class RecordedModel(TokenModel):
 
     def reference(self, layers: tuple[int, ...], pooling: Pooling) -> Reference:
         """Return the recorded vectors as the reference."""
+        self.check_choice(layers, pooling, self._recording.max_length)
         name, _, precision = self._recording.reference.partition(",")
         return RecordedReference(f"{name} (recorded),{precision}", self._rows)
 
@@ -144,18 +195,36 @@ class RecordedModel(TokenModel):
         return RecordedRows(self._folder / VECTORS_FILE)
 
 
+def _difference(here: Any, there: Any) -> str:
+    """Return the names of the settings that differ, in brackets; nothing where these are no settings by name."""
+    if not isinstance(here, dict) or not isinstance(there, dict):
+        return ""
+    names = [name for name in sorted({*here, *there}) if here.get(name) != there.get(name)]
+    return f" ({', '.join(names)})"
+
+
 def _needs_torch(why: str) -> WhitenError:
-    return WhitenError(f"{why}; install torch {from_clone('export')}")
+    return WhitenError(f"{why}; install PyTorch {from_clone('export')}")
+
+
+def _load(files: Sequence[Path]) -> dict[str, NDArray[Any]]:
+    tensors: dict[str, NDArray[Any]] = {}
+    for file in files:
+        try:
+            tensors |= load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise WhitenError(
+                f"{file}: is damaged, or no file of safetensors ({error}); copy the model again"
+            ) from None
+    return tensors
 
 
 def tensors_sha256(tensors: Mapping[str, NDArray[Any]], names: Sequence[str]) -> str:
-    """Compute the SHA-256 of the shapes and numbers of tensors; a missing one counts as empty."""
+    """Compute the SHA-256 of the shapes and numbers of tensors by their names, as far as they are there."""
     digest = hashlib.sha256()
     for name in names:
-        if name not in tensors:
-            continue
-        digest.update(str(tensors[name].shape).encode())
-        digest.update(np.ascontiguousarray(tensors[name]).view(np.uint8).data)
+        if name in tensors:
+            hash_tensor(digest, tensors[name].shape, np.ascontiguousarray(tensors[name]).view(np.uint8).data)
     return digest.hexdigest()
 
 

@@ -20,12 +20,13 @@ from support.cli import python
 from support.hidden import hide_torch
 from support.hub import make_snapshot
 from support.real_weights import real_weights
+from support.sts import write_paper_layout
 from whiten import Encoder
 from whiten_export.export import export_bundle
 from whiten_export.recipe import Recipe
 from whiten_export.sources.checkpoint import Checkpoint
 from whiten_export.sources.open_model import open_model
-from whiten_export.sources.recorded import RecordedModel, recording_of
+from whiten_export.sources.recorded import RecordedModel, open_recorded
 from whiten_export.sources.resolve import resolve
 from whiten_models.catalogue import catalogue, recording_folder
 from whiten_runtime.bundle.parity import GATES, compare
@@ -126,7 +127,7 @@ def test_other_choices_say_what_to_install(
 ) -> None:
     done = export_without_torch("minilm", *options, "--out", tmp_path / "b")
     assert done.returncode == 1
-    assert "layer 6, pooling mean, max-length 256; install torch" in done.stderr
+    assert "layer 6, pooling mean, max-length 256; install PyTorch" in done.stderr
     assert "'.[export]'" in done.stderr
     assert not (tmp_path / "b").exists()
 
@@ -144,13 +145,17 @@ def test_other_models_say_what_to_install(
 def minilm(minilm_checkpoint: Path, tmp_path: Path) -> Checkpoint:
     """A copy of MiniLM's files, as the catalogue names them."""
     folder = shutil.copytree(minilm_checkpoint, tmp_path / "model")
-    return replace(resolve("minilm"), directory=folder, weights=(folder / "model.safetensors",))
+    known = resolve("minilm")
+    assert known.authors is not None
+    steps = [replace(step, folder=folder / step.folder.relative_to(minilm_checkpoint)) for step in known.authors.steps]
+    authors = replace(known.authors, steps=tuple(steps))
+    return replace(known, directory=folder, root=folder, authors=authors, weights=(folder / "model.safetensors",))
 
 
 def recorded(minilm: Checkpoint) -> RecordedModel:
-    recording = recording_of(minilm)
-    assert recording is not None
-    return RecordedModel(minilm, recording)
+    model = open_recorded(minilm)
+    assert model is not None
+    return model
 
 
 def last_bit(tensors: dict[str, Any]) -> None:
@@ -177,23 +182,47 @@ def test_other_weights_are_refused(change: Callable[[dict[str, Any]], None], min
     tensors = load_file(minilm.weights[0])
     change(tensors)
     save_file(tensors, minilm.weights[0])
-    with pytest.raises(WhitenError, match="other weights than those that were recorded; install torch"):
+    with pytest.raises(WhitenError, match="another set of weights than the one that was recorded"):
         recorded(minilm).hidden_states((6,), "mean")
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [{"hidden_act": "relu"}, {"layer_norm_eps": 1e-5}, {"num_hidden_layers": 5}, {"is_decoder": True}],
+    ("file", "setting"),
+    [
+        ("config.json", {"hidden_act": "relu"}),
+        ("config.json", {"layer_norm_eps": 1e-5}),
+        ("config.json", {"num_hidden_layers": 5}),
+        ("config.json", {"is_decoder": True}),
+        ("tokenizer_config.json", {"do_lower_case": False}),
+        ("tokenizer_config.json", {"tokenize_chinese_chars": False}),
+        ("tokenizer_config.json", {"tokenizer_class": "RobertaTokenizer"}),
+        ("special_tokens_map.json", {"pad_token": "[MASK]"}),
+        ("sentence_bert_config.json", {"max_seq_length": 128}),
+        ("sentence_bert_config.json", {"do_lower_case": True}),
+        ("config_sentence_transformers.json", {"prompts": {"query": "Q: "}}),
+        ("config_sentence_transformers.json", {"truncate_dim": 100}),
+        ("1_Pooling/config.json", {"pooling_mode_cls_token": True}),
+    ],
     ids=str,
 )
-def test_another_network_has_no_recording(setting: dict[str, Any], minilm: Checkpoint) -> None:
-    change_json(minilm.directory / "config.json", **setting)
-    assert recording_of(minilm) is None
+def test_other_settings_are_refused_by_name(file: str, setting: dict[str, Any], minilm: Checkpoint) -> None:
+    change_json(minilm.directory / file, **setting)
+    (name,) = setting
+    with pytest.raises(WhitenError, match=f"another {file} \\({name}\\) than the one that was recorded"):
+        recorded(minilm)
 
 
-def test_who_wrote_the_config_changes_nothing(minilm: Checkpoint) -> None:
-    change_json(minilm.directory / "config.json", transformers_version="5.0.0", _name_or_path="copy")
-    assert recording_of(minilm) is not None
+def test_modules_that_differ_are_refused(minilm: Checkpoint) -> None:
+    path = minilm.directory / "modules.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8"))[:2]), "utf-8")
+    with pytest.raises(WhitenError, match=r"another modules\.json than"):
+        recorded(minilm)
+
+
+def test_who_wrote_the_files_changes_nothing(minilm: Checkpoint) -> None:
+    change_json(minilm.directory / "config.json", transformers_version="5.0.0", _name_or_path="copy", dtype="float32")
+    change_json(minilm.directory / "tokenizer_config.json", name_or_path="copy")
+    recorded(minilm)
 
 
 def test_another_tokenizer_is_refused(minilm: Checkpoint) -> None:
@@ -201,8 +230,52 @@ def test_another_tokenizer_is_refused(minilm: Checkpoint) -> None:
     content = json.loads(path.read_text("utf-8"))
     content["normalizer"]["lowercase"] = False
     path.write_text(json.dumps(content), "utf-8")
-    with pytest.raises(WhitenError, match="another tokenizer"):
+    with pytest.raises(WhitenError, match="another tokenizer.json than"):
         recorded(minilm)
+
+
+def test_weights_in_another_format_have_no_recording(minilm: Checkpoint) -> None:
+    assert open_recorded(replace(minilm, weights=(minilm.directory / "pytorch_model.bin",))) is None
+
+
+def test_damaged_weights_are_named(minilm: Checkpoint) -> None:
+    minilm.weights[0].write_bytes(minilm.weights[0].read_bytes()[:1000])
+    with pytest.raises(WhitenError, match=r"model\.safetensors: is damaged"):
+        recorded(minilm).hidden_states((6,), "mean")
+
+
+def test_what_is_no_parameter_does_not_count(minilm: Checkpoint) -> None:
+    """A table of positions as numbers may be another, or missing: the graph has its own."""
+    tensors = load_file(minilm.weights[0])
+    graph = recorded(minilm).hidden_states((6,), "mean").model
+    for change in ({"embeddings.position_ids": tensors["embeddings.position_ids"][:, ::-1].copy()}, None):
+        without = {name: array for name, array in tensors.items() if name != "embeddings.position_ids"}
+        save_file(without | (change or {}), minilm.weights[0])
+        other = recorded(minilm).hidden_states((6,), "mean").model
+        for name, value in graph.graph.initializers.items():
+            known = other.graph.initializers[name].const_value
+            assert value.const_value is not None
+            assert known is not None
+            np.testing.assert_array_equal(value.const_value.numpy(), known.numpy())
+
+
+@pytest.mark.parametrize("name", ["minilm", "all-mpnet"])
+def test_every_weight_of_a_graph_is_hashed(name: str) -> None:
+    (entry,) = (entry for entry in catalogue() if entry.name == name)
+    folder = recording_folder(entry)
+    assert folder is not None
+    recording = json.loads((folder / "recording.json").read_text("utf-8"))
+    assert {weight["tensor"] for weight in recording["weights"].values()} <= set(recording["parameters"])
+
+
+def test_a_sweep_says_what_to_install(tmp_path: Path) -> None:
+    write_paper_layout(tmp_path / "sts", ("STS-B",), 500)
+    path = os.pathsep.join([str(hide_torch(tmp_path)), *sys.path])
+    code = "from whiten_runtime.commands.console import run; from whiten_evaluation.commands.sweep import sweep; "
+    options = ("minilm", "--data", tmp_path / "sts", "--out", tmp_path / "sweep")
+    done = python(f"{code}run(sweep, 'sweep')", *options, env=os.environ | {"PYTHONPATH": path})
+    assert done.returncode == 1
+    assert "can be exported only as it was recorded" in done.stderr
 
 
 def test_a_text_that_was_not_recorded_is_refused(minilm: Checkpoint) -> None:
@@ -233,7 +306,12 @@ def test_recorded_model_describes_what_torch_describes(minilm: Checkpoint) -> No
     assert agreement.max_difference < 1e-6, str(agreement)
 
 
+def test_a_plan_counts_no_memory_for_torch(export_without_torch: Export) -> None:
+    plan = json.loads(export_without_torch("minilm", "--plan", "--json").stdout)
+    assert 300e6 < plan["memory_bytes"] < 500e6  # the process took 308 MB, files that are mapped included
+
+
 def test_only_the_catalogue_has_recordings(minilm: Checkpoint) -> None:
-    assert recording_of(replace(minilm, entry=None)) is None
+    assert open_recorded(replace(minilm, entry=None)) is None
     folders = [folder for entry in catalogue() if (folder := recording_folder(entry))]
     assert sorted(folder.name for folder in folders) == ["all-mpnet", "minilm"]

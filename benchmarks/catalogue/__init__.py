@@ -1,1 +1,0 @@
-"""Measure how far the bundle of every catalogue entry is from PyTorch or sentence-transformers."""
