@@ -145,8 +145,7 @@ def record(name: str, folder: Path) -> None:
         client_config=json.loads(json.dumps(dict(model.client_config))),
     )
     folder.mkdir(parents=True, exist_ok=True)
-    text = msgspec.json.format(msgspec.json.encode(recording, order="deterministic"), indent=1)
-    (folder / recorded.RECORDING_FILE).write_bytes(text + b"\n")
+    (folder / recorded.RECORDING_FILE).write_bytes(msgspec.json.encode(recording, order="deterministic") + b"\n")
     (folder / recorded.GRAPH_FILE).write_bytes(model.graph_bytes)
     rows = sorted(model.rows)
     nothing = np.full(len(next(iter(model.by_authors.values()))), np.nan)
