@@ -220,7 +220,7 @@ PAGES: Mapping[str, Page] = {
     "howto/change-the-model": Page(bundles=("minilm",)),
     "guides/javascript": Page(browser, programs=("node", "npm", "curl")),
     "howto/long-documents": Page(bundles=("minilm",)),
-    "howto/measure-search": Page(measure_search),
+    "howto/measure-search": Page(measure_search, ("minilm",)),
     "howto/migrate": Page(published_model),
     "howto/million-documents": Page(million_documents, ("minilm",)),
     "howto/other-languages": Page(bundles=("minilm",)),

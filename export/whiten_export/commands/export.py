@@ -10,6 +10,7 @@ from whiten_export.commands import shared
 from whiten_export.commands.shared import parse_numbers
 from whiten_export.graph.poolings import POOLINGS
 from whiten_export.recipe import WHITENINGS, Recipe, named_spec
+from whiten_models.catalogue import find, recording_folder
 from whiten_runtime.bundle.manifest import Precision, Target
 from whiten_runtime.commands import console
 from whiten_runtime.commands.console import ConsoleReporter, WholeNumber, command, heading, option
@@ -207,12 +208,14 @@ def export(
             normalize=normalize,
             **choices,
         )
+        entry = find(model)
+        extra = "export" if entry is None or recording_folder(entry) is None else "quickstart"
         if plan:
-            with needing("export"):
+            with needing(extra):
                 from whiten_export.plan import plan_export
             shared.tell_plan(plan_export(recipe, out, force, reporter), reporter, as_json)
             return
-        with needing("export"):
+        with needing(extra):
             from whiten_export.export import export_bundle
         result = export_bundle(recipe, out, force, reporter)
     shared.tell_written(result, reporter, as_json, time.monotonic() - started)
