@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from whiten_export.sources.open_model import authors_length, choose_max_seq_leng
 from whiten_export.sources.resolve import resolve
 from whiten_export.staging import check_place
 from whiten_runtime.bundle.manifest import ChoiceRecord, Manifest, pooling_modes
-from whiten_runtime.errors import UsageError, instance_of, path_of
+from whiten_runtime.errors import UsageError, instance_of, kind_of_place, path_of
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.inference.options import Prompts
 from whiten_runtime.reporter import Reporter
@@ -29,7 +30,12 @@ def open_source(recipe: Recipe, report: Reporter, with_weights: bool = True) -> 
     Without `with_weights`, those of a network on the hub are not downloaded either, and nothing can be exported.
     """
     report.stage(f"reading {recipe.model}")
-    checkpoint = resolve(recipe.model, recipe.trust_remote_code, recipe.route, with_weights, recipe.leave_out)
+    settings = recipe.trust_remote_code, recipe.route
+    if with_weights and find_spec("torch") is None and kind_of_place(Path(recipe.model)) is None:
+        # What is missing is said before weights are downloaded.
+        described = resolve(recipe.model, *settings, with_weights=False, leave_out=recipe.leave_out)
+        open_model(described, recipe.trust_remote_code, recipe.device, Reporter())
+    checkpoint = resolve(recipe.model, *settings, with_weights, recipe.leave_out)
     pooling = recipe.pooling or checkpoint.pooling
     if pooling == "sif":
         check_for_sif(recipe.shrinkage)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,22 @@ def test_what_an_export_refuses_is_refused(checkpoint: Callable[[str], Path], tm
     assert "not a bundle" in refused("export", checkpoint("bert"), "--out", tmp_path, "--plan")
     assert "layer" in refused("export", checkpoint("bert"), "--layers", "9", "--plan")
     assert "--plan is for models" in refused("export", "mine", "--from-vectors", "a.npy", "--plan")
+
+
+def test_without_torch_no_weights_are_downloaded(
+    checkpoint: Callable[[str], Path], hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An export, not a plan: it ends before the weights, by which it could not be made."""
+
+    def version(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    hub.repositories["org/plain"] = {path.name: path.read_bytes() for path in checkpoint("bert").iterdir()}
+    monkeypatch.setattr("whiten_export.sources.open_model.version", version)
+    monkeypatch.setattr("whiten_export.draft.find_spec", lambda name: None)
+    assert "needs torch; install it" in refused("export", "org/plain", code=1)
+    assert "config.json" in hub.fetched
+    assert "model.safetensors" not in hub.fetched
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
