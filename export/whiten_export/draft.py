@@ -2,7 +2,6 @@
 
 import dataclasses
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -11,7 +10,7 @@ from whiten_export.fit import FitJob, is_multilingual, is_tuned, open_aligned
 from whiten_export.graph.cuda import fusions
 from whiten_export.recipe import Recipe, bundle_name
 from whiten_export.sources.model import TokenModel, resolve_layers
-from whiten_export.sources.open_model import authors_length, choose_max_seq_length, open_model
+from whiten_export.sources.open_model import authors_length, choose_max_seq_length, missing_package, open_model
 from whiten_export.sources.resolve import resolve
 from whiten_export.staging import check_place
 from whiten_runtime.bundle.manifest import ChoiceRecord, Manifest, pooling_modes
@@ -31,10 +30,11 @@ def open_source(recipe: Recipe, report: Reporter, with_weights: bool = True) -> 
     """
     report.stage(f"reading {recipe.model}")
     settings = recipe.trust_remote_code, recipe.route
-    if with_weights and find_spec("torch") is None and kind_of_place(Path(recipe.model)) is None:
+    if with_weights and missing_package() and kind_of_place(Path(recipe.model)) is None:
         # What is missing is said before weights are downloaded.
         described = resolve(recipe.model, *settings, with_weights=False, leave_out=recipe.leave_out)
-        open_model(described, recipe.trust_remote_code, recipe.device, Reporter())
+        if described.kind == "transformers":
+            open_model(described, recipe.trust_remote_code, recipe.device, Reporter())
     checkpoint = resolve(recipe.model, *settings, with_weights, recipe.leave_out)
     pooling = recipe.pooling or checkpoint.pooling
     if pooling == "sif":

@@ -116,6 +116,14 @@ def hash_tensor(digest: "hashlib._Hash", shape: Sequence[int], content: Any) -> 
     digest.update(content)
 
 
+def open_tensors(file: Path) -> Any:
+    """Open a file of safetensors, whose header is checked."""
+    try:
+        return safe_open(file, "numpy")
+    except (OSError, SafetensorError) as error:
+        raise WhitenError(f"{file}: is damaged, or no file of safetensors ({error}); copy the model again") from None
+
+
 def tensor_names(file: Path) -> tuple[str, ...]:
     """Return the names of the tensors in a file of safetensors; none for a damaged one, whose loading says why."""
     try:

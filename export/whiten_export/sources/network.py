@@ -14,11 +14,17 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import dynamic_module_utils
 
-from whiten_export.sources.checkpoint import ADAPTER_CONFIG, Checkpoint, adapter_weights, hash_tensor, read_settings
+from whiten_export.sources.checkpoint import (
+    ADAPTER_CONFIG,
+    Checkpoint,
+    adapter_weights,
+    hash_tensor,
+    open_tensors,
+    read_settings,
+)
 from whiten_export.sources.checks import check_config, read_tokenizer_config, renamed_settings, rotary_kinds
 from whiten_export.sources.families import family_of
 from whiten_export.sources.own_code import code_files, names_in_network, other_version, restore_weights, way_to_code
@@ -180,7 +186,7 @@ def adapter_rows(adapter: Path | None) -> int:
     file = None if adapter is None else adapter_weights(adapter)
     if file is None or file.suffix != ".safetensors":
         return 0
-    tensors = _opened(file)
+    tensors = open_tensors(file)
     tables = filter(_WORD_TABLE.search, tensors.keys())
     return max((tensors.get_slice(key).get_shape()[0] for key in tables), default=0)
 
@@ -433,16 +439,8 @@ def explaining(files: Iterable[Path]) -> Iterator[None]:
             if path.suffix == ".bin":
                 load_state(path)
             elif path.suffix == ".safetensors":
-                _opened(path)
+                open_tensors(path)
         raise
-
-
-def _opened(path: Path) -> Any:
-    """Open a file of safetensors, whose header is checked."""
-    try:
-        return safe_open(path, "numpy")
-    except (OSError, SafetensorError) as error:
-        raise WhitenError(f"{path}: is damaged, or no file of safetensors ({error}); copy the model again") from None
 
 
 def tensor_kinds(path: Path) -> dict[str, str]:
@@ -453,7 +451,7 @@ def tensor_kinds(path: Path) -> dict[str, str]:
         return {key: str(one.dtype).removeprefix("torch.").upper() for key, one in tensors.items()}
     if path.suffix != ".safetensors":
         return {}
-    file = _opened(path)
+    file = open_tensors(path)
     return {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118
 
 

@@ -1,5 +1,6 @@
 """Open a checkpoint by its kind, with the packages that this kind needs, and choose its maximum length."""
 
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from whiten_export.sources.checkpoint import Checkpoint
@@ -49,18 +50,27 @@ def open_model(
     return model
 
 
+PACKAGES = ("torch", "transformers", "onnxscript", "sentence-transformers")
+"""Packages that exports of PyTorch checkpoints need."""
+
+
+def missing_package(names: Sequence[str] = PACKAGES) -> str | None:
+    """Return the first of some packages that is not installed; None if all are."""
+    for name in names:
+        try:
+            version(name)
+        except PackageNotFoundError:
+            return name
+    return None
+
+
 def _open_pytorch(checkpoint: Checkpoint, trust_remote_code: bool, device: str) -> TokenModel:
     traced = () if checkpoint.kind == "static" else ("onnxscript",)
     compared = ("sentence-transformers",) if checkpoint.describes_vectors else ()
-    for package in ("torch", "transformers", *traced, *compared):
-        try:
-            version(package)
-        except PackageNotFoundError:
-            if (recorded := open_recorded(checkpoint)) is not None:
-                return recorded
-            raise WhitenError(
-                f"exporting a PyTorch checkpoint needs {package}; install it {from_clone('export')}"
-            ) from None
+    if (missing := missing_package(("torch", "transformers", *traced, *compared))) is not None:
+        if (recorded := open_recorded(checkpoint)) is not None:
+            return recorded
+        raise WhitenError(f"exporting a PyTorch checkpoint needs {missing}; install it {from_clone('export')}")
     if checkpoint.kind == "static":
         from whiten_export.sources.tables import StaticEmbedding
 

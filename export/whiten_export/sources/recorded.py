@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from whiten_export.graph.build import HiddenStates
@@ -26,6 +25,7 @@ from whiten_export.sources.checkpoint import (
     TRANSFORMER_CONFIGS,
     Checkpoint,
     hash_tensor,
+    open_tensors,
     read_json,
     source_record,
 )
@@ -138,11 +138,7 @@ class RecordedModel(TokenModel):
         for file in sorted(ours.keys() | recorded.keys()):
             here, there = ours.get(file, {}), recorded.get(file, {})
             if here != there:
-                several = isinstance(here, dict) and isinstance(there, dict)
-                names = (
-                    [name for name in sorted({*here, *there}) if here.get(name) != there.get(name)] if several else []
-                )
-                raise self._differs(f"{file} ({', '.join(names)})" if names else file)
+                raise self._differs(f"{file}{_difference(here, there)}")
         if self.checkpoint.authors is not None and self.checkpoint.authors.left_out:
             raise self._differs("list of modules")
 
@@ -167,7 +163,10 @@ class RecordedModel(TokenModel):
         """Return the recorded graph with the weights of the checkpoint."""
         recording, authors = self._recording, self.checkpoint.authors
         self.check_choice(layers, pooling, recording.max_length)
-        tensors = _load(self.checkpoint.weights)
+        tensors: dict[str, NDArray[Any]] = {}
+        for file in self.checkpoint.weights:
+            opened = open_tensors(file)
+            tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         sha256 = parameters_sha256(tensors_sha256(tensors, recording.parameters), authors.modules if authors else ())
         if sha256 != recording.parameters_sha256:
             raise self._differs("set of weights")
@@ -205,18 +204,6 @@ def _difference(here: Any, there: Any) -> str:
 
 def _needs_torch(why: str) -> WhitenError:
     return WhitenError(f"{why}; install PyTorch {from_clone('export')}")
-
-
-def _load(files: Sequence[Path]) -> dict[str, NDArray[Any]]:
-    tensors: dict[str, NDArray[Any]] = {}
-    for file in files:
-        try:
-            tensors |= load_file(file)
-        except (OSError, SafetensorError) as error:
-            raise WhitenError(
-                f"{file}: is damaged, or no file of safetensors ({error}); copy the model again"
-            ) from None
-    return tensors
 
 
 def tensors_sha256(tensors: Mapping[str, NDArray[Any]], names: Sequence[str]) -> str:

@@ -80,7 +80,6 @@ def test_without_torch_no_weights_are_downloaded(
 
     hub.repositories["org/plain"] = {path.name: path.read_bytes() for path in checkpoint("bert").iterdir()}
     monkeypatch.setattr("whiten_export.sources.open_model.version", version)
-    monkeypatch.setattr("whiten_export.draft.find_spec", lambda name: None)
     assert "needs torch; install it" in refused("export", "org/plain", code=1)
     assert "config.json" in hub.fetched
     assert "model.safetensors" not in hub.fetched

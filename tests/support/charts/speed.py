@@ -60,8 +60,10 @@ def draw(table: str) -> str:
 
 def _by_precision(figures: Mapping[str, float]) -> dict[str, list[str]]:
     """Return the engines of each precision, the fastest first."""
-    groups: dict[str, list[str]] = {"int8": [], "bfloat16": [], "float32": []}
-    for name in sorted(figures, key=lambda name: -figures[name]):
-        precision = next((each for each in ("int8", "bf16") if name.endswith(each)), "fp32")
-        groups[{"int8": "int8", "bf16": "bfloat16", "fp32": "float32"}[precision]].append(name)
-    return {precision: names for precision, names in groups.items() if names}
+    names = sorted(figures, key=lambda name: -figures[name])
+    groups = {
+        "int8": [name for name in names if name.endswith("int8")],
+        "bfloat16": [name for name in names if name.endswith("bf16")],
+        "float32": [name for name in names if not name.endswith(("int8", "bf16"))],
+    }
+    return {precision: group for precision, group in groups.items() if group}
