@@ -269,6 +269,7 @@ def test_every_weight_of_a_graph_is_hashed(name: str) -> None:
 
 
 def test_a_sweep_says_what_to_install(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra test-all")
     write_paper_layout(tmp_path / "sts", ("STS-B",), 500)
     path = os.pathsep.join([str(hide_torch(tmp_path)), *sys.path])
     code = "from whiten_runtime.commands.console import run; from whiten_evaluation.commands.sweep import sweep; "
