@@ -10,11 +10,10 @@ from whiten_export.fit import FitJob, is_multilingual, is_tuned, open_aligned
 from whiten_export.graph.cuda import fusions
 from whiten_export.recipe import Recipe, bundle_name
 from whiten_export.sources.model import TokenModel, resolve_layers
-from whiten_export.sources.open_model import authors_length, choose_max_seq_length, missing_package, open_model
-from whiten_export.sources.resolve import resolve
+from whiten_export.sources.open_model import authors_length, choose_max_seq_length, find_checkpoint, open_model
 from whiten_export.staging import check_place
 from whiten_runtime.bundle.manifest import ChoiceRecord, Manifest, pooling_modes
-from whiten_runtime.errors import UsageError, instance_of, kind_of_place, path_of
+from whiten_runtime.errors import UsageError, instance_of, path_of
 from whiten_runtime.files.corpus import BUILTIN_CORPUS
 from whiten_runtime.inference.options import Prompts
 from whiten_runtime.reporter import Reporter
@@ -29,13 +28,7 @@ def open_source(recipe: Recipe, report: Reporter, with_weights: bool = True) -> 
     Without `with_weights`, those of a network on the hub are not downloaded either, and nothing can be exported.
     """
     report.stage(f"reading {recipe.model}")
-    settings = recipe.trust_remote_code, recipe.route
-    if with_weights and missing_package() and kind_of_place(Path(recipe.model)) is None:
-        # What is missing is said before weights are downloaded.
-        described = resolve(recipe.model, *settings, with_weights=False, leave_out=recipe.leave_out)
-        if described.kind == "transformers":
-            open_model(described, recipe.trust_remote_code, recipe.device, Reporter())
-    checkpoint = resolve(recipe.model, *settings, with_weights, recipe.leave_out)
+    checkpoint = find_checkpoint(recipe.model, recipe.trust_remote_code, recipe.route, with_weights, recipe.leave_out)
     pooling = recipe.pooling or checkpoint.pooling
     if pooling == "sif":
         check_for_sif(recipe.shrinkage)

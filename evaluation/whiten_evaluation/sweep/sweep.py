@@ -16,8 +16,7 @@ from whiten_evaluation.sweep.layers import embed_layers, open_graph
 from whiten_evaluation.sweep.scoring import Combination, Row, Score, Scorer, best_scores, rank, scored_combinations
 from whiten_export.proof.reference import Composition
 from whiten_export.sources.model import resolve_layers
-from whiten_export.sources.open_model import choose_max_seq_length, open_model
-from whiten_export.sources.resolve import resolve
+from whiten_export.sources.open_model import choose_max_seq_length, find_checkpoint, open_model
 from whiten_runtime.bundle.manifest import Manifest, Pooling
 from whiten_runtime.errors import UsageError
 from whiten_runtime.files.corpus import BUILTIN_CORPUS, builtin_sentences
@@ -69,7 +68,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 def run_sweep(plan: SweepPlan, report: Reporter) -> Sweep:
     """Score combinations of a model's layers on similarity tasks, and single layers and pairs in search."""
     report.stage(f"finding {plan.model}")
-    checkpoint = resolve(plan.model, plan.trust_remote_code)
+    checkpoint = find_checkpoint(plan.model, plan.trust_remote_code)
     if checkpoint.kind == "words":
         raise UsageError(f"'{plan.model}' is word vectors, which have one layer; nothing to sweep over")
     model = open_model(checkpoint, plan.trust_remote_code)

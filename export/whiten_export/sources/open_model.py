@@ -1,20 +1,37 @@
 """Open a checkpoint by its kind, with the packages that this kind needs, and choose its maximum length."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from whiten_export.sources.checkpoint import Checkpoint
 from whiten_export.sources.model import TokenModel
 from whiten_export.sources.own_code import code_notes
 from whiten_export.sources.recorded import open_recorded
+from whiten_export.sources.resolve import resolve
 from whiten_export.sources.tokenizer import (
     UNSET_LENGTH,
     check_tokenizer,
     specials_without_row,
     without_tokens,
 )
-from whiten_runtime.errors import UsageError, WhitenError, from_clone
+from whiten_runtime.errors import UsageError, WhitenError, from_clone, kind_of_place
 from whiten_runtime.reporter import Reporter
+
+
+def find_checkpoint(
+    model: str,
+    trust_remote_code: bool = False,
+    route: str | None = None,
+    with_weights: bool = True,
+    leave_out: Collection[str] = (),
+) -> Checkpoint:
+    """Find a checkpoint as `resolve` does; say that a package is missing before its weights are downloaded."""
+    if with_weights and _missing(PACKAGES) and kind_of_place(Path(model)) is None:
+        described = resolve(model, trust_remote_code, route, with_weights=False, leave_out=leave_out)
+        if described.kind == "transformers":
+            _open_pytorch(described, trust_remote_code, "cpu")
+    return resolve(model, trust_remote_code, route, with_weights, leave_out)
 
 
 def open_model(
@@ -54,7 +71,7 @@ PACKAGES = ("torch", "transformers", "onnxscript", "sentence-transformers")
 """Packages that exports of PyTorch checkpoints need."""
 
 
-def missing_package(names: Sequence[str] = PACKAGES) -> str | None:
+def _missing(names: Sequence[str]) -> str | None:
     """Return the first of some packages that is not installed; None if all are."""
     for name in names:
         try:
@@ -67,7 +84,7 @@ def missing_package(names: Sequence[str] = PACKAGES) -> str | None:
 def _open_pytorch(checkpoint: Checkpoint, trust_remote_code: bool, device: str) -> TokenModel:
     traced = () if checkpoint.kind == "static" else ("onnxscript",)
     compared = ("sentence-transformers",) if checkpoint.describes_vectors else ()
-    if (missing := missing_package(("torch", "transformers", *traced, *compared))) is not None:
+    if (missing := _missing(("torch", "transformers", *traced, *compared))) is not None:
         if (recorded := open_recorded(checkpoint)) is not None:
             return recorded
         raise WhitenError(f"exporting a PyTorch checkpoint needs {missing}; install it {from_clone('export')}")

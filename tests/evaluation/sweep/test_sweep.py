@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from support.cli import invoke as invoke_command
 from support.cli import ok, refused
 from support.corpus import sentences
 from support.families import LAYERS, WIDTH
+from support.hub import Hub
 from support.published import SIZE, save, transformer
 from support.sts import write_paper_layout
 from whiten_evaluation.commands.sweep import sweep
@@ -269,3 +271,18 @@ def test_search_is_scored_as_by_the_bundles_of_the_layers(
     assert (alone["similarity"], alone["tasks"]) == ([], [])
     for kind, of_kind in scores.items():
         assert averages(alone, "search", kind)[(LAYERS,)] == of_kind[(LAYERS,)]
+
+
+def test_without_torch_no_weights_are_downloaded(
+    run: Callable[..., Result], checkpoint: Callable[[str], Path], hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    hub.repositories["org/plain"] = {path.name: path.read_bytes() for path in checkpoint("bert").iterdir()}
+    monkeypatch.setattr("whiten_export.sources.open_model.version", version)
+    result = run(model="org/plain")
+    assert result.exit_code == 1
+    assert "needs torch; install it" in result.stderr
+    assert "config.json" in hub.fetched
+    assert "model.safetensors" not in hub.fetched
