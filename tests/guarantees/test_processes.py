@@ -292,7 +292,7 @@ COMMANDS: tuple[Any, ...] = (
     ("fit", "BUNDLE", "--corpus", "texts.txt", "--out", "statistics"),
     pytest.param(
         ("embed-many", "BUNDLE", "--input", "texts.txt", "--out", "many", "--workers", "1"),
-        marks=pytest.mark.xfail(strict=True, reason="issue 90: a pool of processes has threads of its own"),
+        marks=pytest.mark.xfail(strict=True, reason="a pool of processes starts threads of its own"),
     ),
 )
 

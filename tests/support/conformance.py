@@ -67,7 +67,7 @@ NAMES = {
         "texts",
     ),
     *("settings", "bundle", "models", "of"),  # of tests/serving/http/conformance.jsonl
-    *("guarantee", "issue", "keys", "or_refused"),  # of tests/guarantees/requests.jsonl
+    *("guarantee", "keys", "or_refused"),  # of tests/guarantees/requests.jsonl
 }
 """Names that a row may have."""
 
@@ -100,17 +100,11 @@ def read_table(path: Path, **values: str) -> list[Any]:
         row = json.loads(line)
         assert row.keys() <= NAMES, f"line {number} of {path}: unknown names {row.keys() - NAMES}"
         if all(row[name] == value for name, value in values.items()):
-            marks = [broken(row["issue"])] if "issue" in row else []
             for words in _combinations(row.pop("for", {})):
                 body = json.dumps(row.get("body", row.get("fields", row.get("content", ""))))
                 name = row.get("what") or f"{row['path']} {body[:60]}"
-                parameters.append(pytest.param(Row(row, WORDS | words), marks=marks, id=f"{number} {name}"))
+                parameters.append(pytest.param(Row(row, WORDS | words), id=f"{number} {name}"))
     return parameters
-
-
-def broken(issue: int) -> pytest.MarkDecorator:
-    """Return the mark of a promise that an issue will make true."""
-    return pytest.mark.xfail(strict=True, raises=AssertionError, reason=f"issue {issue}")
 
 
 def _combinations(axes: dict[str, Any]) -> Iterator[dict[str, Any]]:
