@@ -244,9 +244,9 @@ def trace(network: nn.Module, layers: tuple[int, ...]) -> ir.Model:
     except torch.onnx.OnnxExporterError as error:
         if any(name in _innermost(error) for name in _BRANCHES):
             raise WhitenError(
-                f"with transformers {transformers.__version__}, a network of type '{model_type(network)}' chooses what "
-                "it computes by the length or the words of a text, which one graph for all texts cannot: it is not "
-                "supported; whiten --debug shows PyTorch's report"
+                f"with PyTorch {torch.__version__} and transformers {transformers.__version__}, a network of type "
+                f"'{model_type(network)}' chooses what it computes by the length or the words of a text, which one "
+                "graph for all texts cannot: it is not supported; whiten --debug shows PyTorch's report"
             ) from error
         raise WhitenError(
             f"PyTorch cannot export a network of type '{model_type(network)}': {_innermost(error)}; whiten "
